@@ -1,0 +1,34 @@
+"""One log line, taken apart: outer prefixes, process, rank, record header and message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Line:
+    """A physical line (LF counts, from 1) as the rules see it.
+
+    ``text`` is the line without colours, outer prefixes (docker, Kubernetes, compose, journald, Ray) and trailing CR;
+    progress bars hold their last redraw. ``message`` is ``text`` behind the process prefix and the record header.
+    ``process`` is the engine's name for who prints (``Worker_TP1_EP1``, ``EngineCore_DP0``, ``APIServer``), ``rank``
+    the part of it that is a rank (``TP1_EP1``, ``DP0``), None when none is named. ``continued``: the line goes on a
+    multi-line message (traceback). ``repeated``: Ray's count of equal lines, else 1. ``stamp`` is the printed time in
+    seconds since the epoch where it can be told, else None; ``seconds`` our receive time since launch.
+    """
+
+    number: int
+    raw: bytes
+    text: str
+    message: str
+    process: str | None = None
+    pid: int | None = None
+    rank: str | None = None
+    engine: str | None = None
+    node: str | None = None
+    level: str | None = None
+    source: str | None = None
+    stamp: float | None = None
+    seconds: float | None = None
+    continued: bool = False
+    repeated: int = 1

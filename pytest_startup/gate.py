@@ -1,0 +1,43 @@
+"""The gate of one profile: its starts in order, lazily, each judged by every check; the first failed start is sticky."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from pytest_startup.checks.base import Verdict
+from pytest_startup.profile.model import Profile
+from pytest_startup.record import StartRecord
+
+
+class StartFailed(Exception):
+    """A start that this item rests on has failed; ``record.failure`` says why. Raised for every later item."""
+
+    def __init__(self, record: StartRecord) -> None:
+        super().__init__(f"start {record.name} failed")
+        self.record = record
+
+
+class Gate(Protocol):
+    """What the pytest side sees, live or replayed."""
+
+    profile: Profile
+
+    def start_names(self) -> Sequence[str]:
+        """``reference``, ``restart-1`` … in order."""
+
+    def check_names(self) -> Sequence[str]:
+        """The checks in the order in which they are shown."""
+
+    def record(self, start: str) -> StartRecord:
+        """The record of a start; runs it, and those before it, if that has not been done. Raises StartFailed."""
+
+    def verdict(self, start: str, check: str) -> Verdict:
+        """The verdict, waivers not applied. Raises StartFailed (not for the checks ``ready``, ``phases``, ``cleanup``,
+        ``identity`` and ``log`` of the failed start itself, which can be judged)."""
+
+    def records(self) -> Mapping[str, StartRecord]:
+        """What has been recorded so far."""
+
+    def close(self) -> None:
+        """Stop what runs, remove what is ours, write the run's manifest. Idempotent."""

@@ -1,0 +1,102 @@
+"""What a launcher gives: a running engine with its logs, and a stop that proves what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pytest_startup.profile.model import Profile
+    from pytest_startup.record import Fact, Leftover
+
+
+@dataclass(frozen=True)
+class StartPlan:
+    """One start to be made. ``folder`` is the start's artifacts folder: each node's log goes to ``folder/<node>/engine.log``.
+
+    ``fresh`` False asks a container launcher to start the container of the start before again (same-container).
+    ``run_id`` labels all that is created. ``port`` is already chosen and free when the plan is made.
+    """
+
+    profile: Profile
+    name: str
+    kind: str
+    folder: Path
+    run_id: str
+    port: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    fresh: bool = True
+
+
+@dataclass(frozen=True)
+class NodeLog:
+    """A log that is being written: the raw bytes (complete, as received) and the receive time of each line.
+
+    ``lines`` is a TSV ``line<TAB>seconds`` (line counts LF from 1, seconds since launch with 3 decimals, at the moment
+    when the first byte of the line arrived), appended in step with the log.
+    """
+
+    node: str
+    path: Path
+    lines: Path
+
+
+@dataclass(frozen=True)
+class Exit:
+    """The engine, or a part without which it can't serve, has ended. ``code`` < 0: killed by that signal.
+
+    ``reason``: exited, killed, oom-killed, container-gone, daemon-lost, node-lost.
+    """
+
+    node: str
+    code: int | None
+    reason: str
+    text: str
+
+
+class LaunchError(Exception):
+    """Nothing could be started. The message tells what to do; it is printed without a traceback."""
+
+
+class Running(Protocol):
+    """A started engine. All methods return within their stated time, whatever the engine does."""
+
+    @property
+    def base_url(self) -> str:
+        """``http://127.0.0.1:8888``, without a trailing slash."""
+
+    @property
+    def logs(self) -> Sequence[NodeLog]: ...
+
+    @property
+    def launched_at(self) -> float:
+        """``time.monotonic()`` at launch; all seconds of a record count from here."""
+
+    def exited(self) -> Exit | None:
+        """Has the engine ended? Returns at once (≤ 50 ms); None while it runs."""
+
+    def wait_exit(self, timeout: float) -> Exit | None:
+        """Wait up to ``timeout`` seconds for the end, waking the moment that it comes."""
+
+    def facts(self) -> Sequence[Fact]:
+        """Identity facts that the launcher knows: argv, pid, image id, file hashes, peak host memory."""
+
+    def stop(self) -> Sequence[Leftover]:
+        """TERM, then KILL after ``deadlines.stop``, to exactly what is ours; then prove pids, port, /dev/shm (and GPU
+        memory) gone within ``deadlines.release``. Idempotent. What is not released is in the answer."""
+
+
+class Launcher(Protocol):
+    """Starts engines of one kind (process, container, nodes)."""
+
+    def preflight(self, profile: Profile) -> Sequence[str]:
+        """Reasons why nothing should be started, all at once; touches nothing. Empty: go ahead."""
+
+    def start(self, plan: StartPlan) -> Running:
+        """Start and return at once. Raises LaunchError."""
+
+    def close(self) -> Sequence[Leftover]:
+        """End of the run: remove what ``same-container`` restarts kept. Idempotent."""

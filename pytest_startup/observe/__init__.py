@@ -1,0 +1,1 @@
+"""Observers: endpoints, GPUs, hosts, cache folders and logs, read without changing anything."""

@@ -1,0 +1,372 @@
+"""The typed, frozen form of a profile. Built only by ``profile.load``; everything else reads it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+#: Where a container's or process's environment may name a value of the caller's environment: ``${NAME}``.
+Environment = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What is pinned. ``version`` is compared with what the engine says, ``args`` are passed on verbatim, in order.
+
+    ``env`` may hold resolved ``${VAR}`` values: those whose value came from the environment are in ``Profile.secrets``.
+    ``served_name`` is the model name that the API must report; default: ``--served-model-name`` of args, else ``model``.
+    """
+
+    kind: str
+    model: str
+    version: str | None = None
+    revision: str | None = None
+    served_name: str | None = None
+    args: tuple[str, ...] = ()
+    env: Environment = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ProcessLaunch:
+    """A local process: ``command`` + model + engine.args + host and port options of the dialect; never a shell.
+
+    ``pass_env`` names further variables of the caller's environment that the engine gets (allow-list).
+    """
+
+    command: tuple[str, ...]
+    cwd: Path
+    pass_env: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ContainerFile:
+    """A file bind-mounted into a container, pinned by hash (``sha256`` is lower-case hex)."""
+
+    host: Path
+    path: str
+    sha256: str | None = None
+    read_only: bool = True
+
+
+@dataclass(frozen=True)
+class ContainerLaunch:
+    """A container, created by the Docker API with exactly these options. ``image`` is an id or a digest, never a tag.
+
+    ``volumes`` maps a host path or volume name to a container path (``/srv/cache:ro`` for read-only). ``gpus`` None: no
+    GPU request; ``("all",)`` or ids/UUIDs. ``engine_options`` are passed on to the API's HostConfig verbatim.
+    """
+
+    image: str
+    entrypoint: tuple[str, ...] | None = None
+    command: tuple[str, ...] = ()
+    name: str | None = None
+    volumes: Mapping[str, str] = field(default_factory=dict)
+    files: tuple[ContainerFile, ...] = ()
+    gpus: tuple[str, ...] | None = None
+    network: str | None = None
+    ipc: str | None = None
+    shm_size: str | None = None
+    ulimits: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    cap_add: tuple[str, ...] = ()
+    runtime: str | None = None
+    user: str | None = None
+    working_dir: str | None = None
+    memory: str | None = None
+    init: bool = False
+    docker_host: str | None = None
+    context: str | None = None
+    engine_options: Mapping[str, object] = field(default_factory=dict)
+    exec_command: tuple[str, ...] | None = None
+    log_file: str | None = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How the engine is started: exactly one of ``process`` and ``container`` (or a launcher added by a hook).
+
+    ``port`` None: a free one is chosen for each start. ``gpus`` are the GPU indices or UUIDs that the engine uses:
+    the kernel locks and the memory proof are for these; empty: none.
+    """
+
+    process: ProcessLaunch | None = None
+    container: ContainerLaunch | None = None
+    custom: str | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
+    host: str = "127.0.0.1"
+    port: int | None = None
+    gpus: tuple[str, ...] = ()
+    checkpoint: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class CacheFolder:
+    """A cache folder that is watched and may be wiped. ``kind``: compile, autotune, triton, inductor, jit, other."""
+
+    name: str
+    path: Path
+    kind: str
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the host must be, before anything is started. ``driver`` is a glob (``580.*``). None: not pinned."""
+
+    page_size: int | None = None
+    kernel: str | None = None
+    driver: str | None = None
+    gpu: str | None = None
+    gpu_count: int | None = None
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Limits in seconds. ``phases`` are per phase of ``record.PHASES``; ``ready`` is the whole start, launch to first
+    completion; ``stop`` from TERM to KILL; ``release`` until pids, port and memory are back; ``request`` one request;
+    ``silence`` no log line and no change while starting (a warning, not a failure)."""
+
+    ready: float = 1800.0
+    stop: float = 30.0
+    release: float = 60.0
+    request: float = 120.0
+    silence: float = 300.0
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What differs on a restart on purpose: arguments appended, environment set, for a candidate to be validated."""
+
+    args: tuple[str, ...] = ()
+    env: Environment = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Restart:
+    """One restart to do. ``name`` is ``restart-1`` …, ``kind`` process, same-container, fresh-container.
+
+    ``wipe`` names entries of ``Profile.caches``. ``population`` is what times are compared within.
+    """
+
+    name: str
+    kind: str
+    drop_page_cache: bool = False
+    wipe: tuple[str, ...] = ()
+    change: Change = Change()
+
+    @property
+    def population(self) -> str:
+        """``process+page-cache-dropped+wiped:compile-cache``; a changed restart is a population of its own."""
+        parts = [self.kind]
+        if self.drop_page_cache:
+            parts.append("page-cache-dropped")
+        if self.wipe:
+            parts.append("wiped:" + ",".join(sorted(self.wipe)))
+        if self.change.args or self.change.env:
+            parts.append("changed:" + " ".join([*self.change.args, *sorted(self.change.env)]))
+        return "+".join(parts)
+
+    @property
+    def warm(self) -> bool:
+        """Are the caches of the start before expected to be used again?"""
+        return not self.wipe
+
+
+@dataclass(frozen=True)
+class Range:
+    """A number, or bounds: ``{min: …, max: …}``. ``baseline`` True: compare with the baseline, else the reference."""
+
+    exact: float | None = None
+    min: float | None = None
+    max: float | None = None
+    baseline: bool = False
+
+
+@dataclass(frozen=True)
+class ExpectBackend:
+    """Expected names as the engine prints them, compared without regard to case; None: only equal to the reference.
+
+    ``attention`` and ``drafter`` are the roles of ``backend.attention``.
+    """
+
+    attention: str | None = None
+    drafter: str | None = None
+    moe: str | None = None
+    linear: str | None = None
+    all2all: str | None = None
+    kv_dtype: str | None = None
+    fallback: str = "forbid"
+
+
+@dataclass(frozen=True)
+class ExpectAutotune:
+    """``ranks`` ranks with ``records_per_rank`` own records; ``hits`` all | none (tunes at every start) | any."""
+
+    ranks: int | None = None
+    records_per_rank: int | None = None
+    hits: str = "all"
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExpectArtifacts:
+    """``missing``/``recompiled``: none | any. ``ranks``: that many distinct ranks must load their artifact when warm.
+
+    ``writes``: none | any: may a warm start write into a watched compile cache?
+    """
+
+    missing: str = "none"
+    recompiled: str = "none"
+    writes: str = "none"
+    ranks: int | None = None
+
+
+@dataclass(frozen=True)
+class ExpectGraphs:
+    """``mode`` effective (``FULL_AND_PIECEWISE``), ``sizes`` captured, ``captured`` graphs per kind as in the bars."""
+
+    mode: str | None = None
+    sizes: tuple[int, ...] | None = None
+    captured: Mapping[str, int] = field(default_factory=dict)
+    max_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class ExpectKv:
+    """``tokens``: capacity of one engine (smallest rank decides); ``tolerance`` is a fraction (0.01 = 1 %)."""
+
+    tokens: Range = Range(baseline=True)
+    available_gib: Range | None = None
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True)
+class ExpectMemory:
+    """Limits in GiB. ``tolerance`` is the fraction by which weights per rank may differ from the reference."""
+
+    weights_gib_per_rank: Range | None = None
+    gpu_peak_gib: Range | None = None
+    host_peak_gib: Range | None = None
+    tolerance: float = 0.02
+
+
+@dataclass(frozen=True)
+class ExpectThroughput:
+    """The fixed workload: ``requests`` per batch at each concurrency, ``output_tokens`` each, ``repeats`` batches.
+
+    ``tolerance`` is the allowed drop as a fraction; ``min_tokens_per_second`` maps concurrency → absolute floor.
+    """
+
+    concurrency: tuple[int, ...]
+    output_tokens: int = 64
+    prompt_tokens: int = 64
+    requests: int | None = None
+    repeats: int = 5
+    warmup: int = 1
+    tolerance: float = 0.05
+    seed: int = 0
+    min_tokens_per_second: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A greedy prompt; ``contains`` must stand in the answer (without regard to case), if given."""
+
+    prompt: str
+    contains: str | None = None
+    max_tokens: int = 32
+    chat: bool = False
+
+
+@dataclass(frozen=True)
+class ExpectQuality:
+    """Greedy prompts answered before and after. ``tolerance``: fraction of prompts that may differ. ``logprob``: the
+    largest difference of a token's log-probability that is not a change. ``loops``: forbid | allow."""
+
+    prompts: tuple[Prompt, ...]
+    tolerance: float = 0.0
+    logprob: float = 0.1
+    loops: str = "forbid"
+
+
+@dataclass(frozen=True)
+class ExpectTiers:
+    """Which tiers must have been used in our workload's window: prefix, external, spec-decode → least rate or True."""
+
+    prefix: float | bool | None = None
+    external: float | bool | None = None
+    spec_decode: float | bool | None = None
+
+
+@dataclass(frozen=True)
+class LogPattern:
+    """A regular expression over log lines; ``every`` rank | node | start: in each of these it must (or may not) stand."""
+
+    pattern: str
+    every: str = "start"
+
+
+@dataclass(frozen=True)
+class ExpectLog:
+    forbid: tuple[LogPattern, ...] = ()
+    require: tuple[LogPattern, ...] = ()
+
+
+@dataclass(frozen=True)
+class Expect:
+    """What a restart must show. None: the check runs with its defaults (equal to the reference, own consistency)."""
+
+    backend: ExpectBackend = ExpectBackend()
+    autotune: ExpectAutotune | None = None
+    artifacts: ExpectArtifacts = ExpectArtifacts()
+    graphs: ExpectGraphs = ExpectGraphs()
+    kv: ExpectKv = ExpectKv()
+    memory: ExpectMemory = ExpectMemory()
+    throughput: ExpectThroughput | None = None
+    quality: ExpectQuality | None = None
+    completion: Prompt = Prompt("The capital of France is")
+    tiers: ExpectTiers | None = None
+    log: ExpectLog = ExpectLog()
+
+
+@dataclass(frozen=True)
+class Waiver:
+    """``check`` need not be exercised or observable, for a ``reason``, ``until`` a date (inclusive) or for good."""
+
+    check: str
+    reason: str
+    until: datetime.date | None = None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A whole profile. ``origin`` maps dotted keys (``expect.kv.tokens``, ``restarts.0.kind``) to their line in ``path``.
+
+    ``secrets`` are values that must never be written anywhere: every value that came from ``${VAR}``.
+    """
+
+    path: Path
+    name: str
+    engine: Engine
+    launch: Launch
+    caches: tuple[CacheFolder, ...] = ()
+    host: Host = Host()
+    deadlines: Deadlines = Deadlines()
+    restarts: tuple[Restart, ...] = ()
+    expect: Expect = Expect()
+    waivers: tuple[Waiver, ...] = ()
+    settle: float = 0.0
+    origin: Mapping[str, int] = field(default_factory=dict)
+    secrets: frozenset[str] = frozenset()
+
+    def place(self, key: str) -> str:
+        """``gh200-mimo.yaml:31`` of a dotted key, or of the nearest key above it that the file holds."""
+        while key and key not in self.origin:
+            key = key.rpartition(".")[0]
+        line = self.origin.get(key)
+        return self.path.name if line is None else f"{self.path.name}:{line}"
+
+    def waiver(self, check: str) -> Waiver | None:
+        return next((w for w in self.waivers if w.check == check), None)

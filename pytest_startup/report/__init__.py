@@ -1,0 +1,1 @@
+"""Reports: terminal, JUnit properties, JSON, HTML, CSV, annotations. They show verdicts and never decide."""

@@ -1,0 +1,1 @@
+"""The fixed workload: completions that prove readiness, throughput batches, greedy quality prompts."""
