@@ -1,4 +1,4 @@
-"""The gate of one profile: its starts in order, lazily, each judged by every check; the first failed start is sticky."""
+"""The gate of one profile: its starts in order, lazily, each judged by every check; a failed start is sticky."""
 
 from __future__ import annotations
 

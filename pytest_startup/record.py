@@ -63,8 +63,8 @@ class Fact:
     ``value`` is text, a number, a list or an object; it is never a stand-in for something unseen (an unseen fact has no
     ``Fact``). ``rank`` is what the evidence names (``TP1_EP1``, ``DP0``, ``rank=3``), None when it names none.
     ``engine`` is the engine core that speaks when several do. ``detail`` holds the other members of a compound
-    statement (``role``, ``kind``, ``done``, ``total``, ``tokens_per_request``, ``at``, ``path`` …). ``start`` counts the
-    starts inside one log file from 0.
+    statement (``role``, ``kind``, ``done``, ``total``, ``tokens_per_request``, ``at``, ``path`` …). ``start`` counts
+    the starts inside one log file from 0.
     """
 
     name: str
@@ -162,7 +162,7 @@ class ThroughputSample:
 
 @dataclass(frozen=True)
 class CacheFile:
-    """One file of a watched cache. ``path`` is relative to the cache's folder; ``sha256`` None: not hashed (unchanged)."""
+    """One file of a watched cache. ``path`` is relative to the cache's folder; ``sha256`` None: not hashed."""
 
     path: str
     size: int
@@ -172,7 +172,7 @@ class CacheFile:
 
 @dataclass(frozen=True)
 class CacheTree:
-    """A watched cache folder at one moment. ``exists`` False: the folder was not there (that is not an empty folder)."""
+    """A watched cache folder at one moment. ``exists`` False: it was not there (that is not an empty folder)."""
 
     name: str
     path: str
@@ -244,7 +244,8 @@ def _plain(value: Any) -> JSON:
     if hasattr(value, "__dataclass_fields__"):
         pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
         return {k: _plain(v) for k, v in pairs if v is not None and v != () and v != {}}
-    return value  # type: ignore[no-any-return]
+    plain: JSON = value
+    return plain
 
 
 def fact_to_json(fact: Fact) -> dict[str, JSON]:
@@ -288,8 +289,9 @@ def fact_from_json(data: Mapping[str, Any]) -> Fact:
 
 def record_to_json(record: StartRecord) -> dict[str, JSON]:
     """JSON form of a record; members that are None or empty are left out."""
-    out = _plain(record)
-    assert isinstance(out, dict)
+    out: dict[str, JSON] = {
+        f.name: _plain(v) for f in fields(record) if (v := getattr(record, f.name)) not in (None, ())
+    }
     out["facts"] = [fact_to_json(f) for f in record.facts]
     if record.cleanup is not None:
         out["cleanup"] = _plain(record.cleanup)
@@ -306,7 +308,7 @@ def _tree(data: Mapping[str, Any]) -> CacheTree:
 
 
 def _failure(data: Mapping[str, Any]) -> Failure:
-    rest = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    rest: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
     rest["cause"] = Evidence(**data["cause"]) if data.get("cause") else None
     rest["last_lines"] = tuple(_many(Evidence, data.get("last_lines", ())))
     return Failure(**rest)

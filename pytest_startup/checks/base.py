@@ -27,8 +27,8 @@ class Outcome(str, Enum):
 class Finding:
     """One reason of a verdict, as it is printed.
 
-    ``expected_from`` is the dotted profile key (``expect.kv.tokens``) or ``reference`` or ``baseline``: the report turns
-    it into file:line. ``observed`` has one entry per rank or place.
+    ``expected_from`` is the dotted profile key (``expect.kv.tokens``) or ``reference`` or ``baseline``: the report
+    turns it into file:line. ``observed`` has one entry per rank or place.
     """
 
     summary: str
@@ -59,6 +59,6 @@ class Verdict:
             raise ValueError(f"check {self.check!r} is {self.outcome.value} without saying why")
 
 
-#: ``check(profile, reference, start, baseline)``. ``reference`` is None when ``start`` is the reference start itself: then
-#: only the profile, the baseline and the start's own consistency are judged. Never touches a process, socket or clock.
+#: ``check(profile, reference, start, baseline)``. ``reference`` is None when ``start`` is the reference start itself:
+#: then only the profile, the baseline and the start's own consistency are judged. Never touches a process, socket or clock.
 Check = Callable[["Profile", Optional[StartRecord], StartRecord, Optional["Baseline"]], Verdict]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StartPlan:
-    """One start to be made. ``folder`` is the start's artifacts folder: each node's log goes to ``folder/<node>/engine.log``.
+    """One start to be made. ``folder`` is its artifacts folder: a node's log goes to ``folder/<node>/engine.log``.
 
     ``fresh`` False asks a container launcher to start the container of the start before again (same-container).
     ``run_id`` labels all that is created. ``port`` is already chosen and free when the plan is made.

@@ -15,8 +15,8 @@ Environment = Mapping[str, str]
 class Engine:
     """What is pinned. ``version`` is compared with what the engine says, ``args`` are passed on verbatim, in order.
 
-    ``env`` may hold resolved ``${VAR}`` values: those whose value came from the environment are in ``Profile.secrets``.
-    ``served_name`` is the model name that the API must report; default: ``--served-model-name`` of args, else ``model``.
+    ``env`` may hold resolved ``${VAR}`` values: those that came from the environment are in ``Profile.secrets``.
+    ``served_name`` is the model name that the API must report; default: ``--served-model-name``, else ``model``.
     """
 
     kind: str
@@ -302,7 +302,7 @@ class ExpectTiers:
 
 @dataclass(frozen=True)
 class LogPattern:
-    """A regular expression over log lines; ``every`` rank | node | start: in each of these it must (or may not) stand."""
+    """A regular expression over log lines; ``every`` rank | node | start: in each of these it must (not) stand."""
 
     pattern: str
     every: str = "start"
@@ -342,7 +342,7 @@ class Waiver:
 
 @dataclass(frozen=True)
 class Profile:
-    """A whole profile. ``origin`` maps dotted keys (``expect.kv.tokens``, ``restarts.0.kind``) to their line in ``path``.
+    """A whole profile. ``origin`` maps dotted keys (``expect.kv.tokens``, ``restarts.0.kind``) to lines of ``path``.
 
     ``secrets`` are values that must never be written anywhere: every value that came from ``${VAR}``.
     """
