@@ -1,0 +1,206 @@
+"""Rules as data: what one wording of an engine's log states, and the table that applies all of them to a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_startup.engines.lines import Line
+from pytest_startup.record import JSON, Evidence, Fact
+
+#: How a rule makes its value: text and numbers from the group ``value``; ``members`` is an object of all named groups.
+KINDS = ("text", "number", "integer", "list", "members")
+
+TEXT_LIMIT = 400
+_SECRET = re.compile(
+    r"(?i)((?:api[_-]?key|token|password|secret|authorization)['\"]?\s*[=:]\s*(?:\[?['\"]|bearer )?)"
+    r"(?!None\b)[\w.\-/+]{8,}"
+)
+_HUGGING_FACE = re.compile(r"\b(?:hf|sk|nvapi|ghp)[_-][A-Za-z0-9_\-]{8,}")
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One wording that states one fact.
+
+    ``anchor``: one literal, or several of which any one will do; the pattern can only match where one of them occurs
+    (the reader skims whole blocks for them), so one is part of every match. ``pattern`` is searched in ``Line.message``
+    (in ``Line.text`` when ``whole``). Its named groups: ``value`` (see ``kind``), ``unit`` (overrides ``unit``),
+    ``rank`` (overrides the line's rank), those that start with ``_`` are ignored; all others become members of
+    ``Fact.detail`` (numbers where they look like numbers). Without a group ``value`` the whole match is the text.
+    ``every``: use each match of the line, not only the first. ``bar``: the line is a progress bar, only its last state
+    counts (groups ``done`` and ``total``; 0 of N is no statement). ``by`` who prints it (API, EC, W, R each rank,
+    1 local rank 0, G global rank 0), ``versions`` where the wording occurs. ``example`` must match, ``counter`` must
+    not.
+    """
+
+    fact: str
+    anchor: str | tuple[str, ...]
+    pattern: str
+    example: str
+    counter: str
+    kind: str = "text"
+    unit: str | None = None
+    by: str = ""
+    versions: str = ""
+    detail: Mapping[str, JSON] = field(default_factory=dict)
+    value: str | None = None
+    whole: bool = False
+    every: bool = False
+    bar: bool = False
+
+    @property
+    def anchors(self) -> tuple[str, ...]:
+        return (self.anchor,) if isinstance(self.anchor, str) else self.anchor
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    rule: Rule
+    regex: re.Pattern[str]
+    groups: tuple[str, ...]
+
+
+def number(text: str) -> int | float | None:
+    """``1,234`` → 1234, ``3.50`` → 3.5, None where the text is no number."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    plain = text.replace(",", "")
+    return float(plain) if any(c in plain for c in ".eE") else int(plain)
+
+
+def member(text: str) -> JSON:
+    """A member of a compound statement: a number where it looks like one, else the text."""
+    found = number(text)
+    return text.strip() if found is None else found
+
+
+def shortened(text: str) -> str:
+    """Evidence text: at most 400 characters, no secret, no line break."""
+    if len(text) > 8192:
+        text = text[:8192]
+    text = _HUGGING_FACE.sub("***", _SECRET.sub(r"\1***", text)).strip()
+    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 1] + "…"
+
+
+def evidence(line: Line, where: str) -> Evidence:
+    """The line as evidence."""
+    return Evidence("log", where, shortened(line.text), line.number, line.node, line.rank, line.seconds)
+
+
+class RuleTable:
+    """All rules of one or several engines, applied to lines by way of their anchors."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules: tuple[Rule, ...] = tuple(rules)
+        self._by_anchor: dict[str, list[_Compiled]] = {}
+        for rule in self.rules:
+            regex = re.compile(rule.pattern)
+            compiled = _Compiled(rule, regex, tuple(regex.groupindex))
+            for anchor in rule.anchors:
+                self._by_anchor.setdefault(anchor, []).append(compiled)
+        self.anchors: tuple[str, ...] = tuple(self._by_anchor)
+
+    def names(self) -> list[str]:
+        """Every fact for which there is a rule, sorted."""
+        return sorted({rule.fact for rule in self.rules})
+
+    def facts(self, line: Line, where: str, start: int = 0) -> list[Fact]:
+        """What the line states, in the order of the table; equal statements of two rules count once."""
+        return [fact for fact, _ in self.matches(line, where, start)]
+
+    def matches(self, line: Line, where: str, start: int = 0) -> list[tuple[Fact, Rule]]:
+        """As ``facts``, each with the rule that gave it."""
+        text = line.text
+        tried: set[int] = set()
+        out: list[tuple[Fact, Rule]] = []
+        seen: set[tuple[str, str]] = set()
+        proof: Evidence | None = None
+        for anchor, candidates in self._by_anchor.items():
+            if anchor not in text:
+                continue
+            for compiled in candidates:
+                if id(compiled) in tried:
+                    continue
+                tried.add(id(compiled))
+                subject = text if compiled.rule.whole else line.message
+                for match in _matches(compiled, subject):
+                    proof = proof or evidence(line, where)
+                    fact = _fact(compiled, match, line, proof, start)
+                    if fact is None:
+                        continue
+                    mark = (fact.name, repr((fact.value, fact.rank, sorted(fact.detail.items(), key=str))))
+                    if mark not in seen:
+                        seen.add(mark)
+                        out.append((fact, compiled.rule))
+        return out
+
+
+def _matches(compiled: _Compiled, subject: str) -> Iterator[re.Match[str]]:
+    if compiled.rule.bar:
+        last: dict[str, re.Match[str]] = {}
+        for match in compiled.regex.finditer(subject):
+            last[match.groupdict().get("kind") or ""] = match
+        yield from last.values()
+    elif compiled.rule.every:
+        yield from compiled.regex.finditer(subject)
+    else:
+        found = compiled.regex.search(subject)
+        if found:
+            yield found
+
+
+def _fact(compiled: _Compiled, match: re.Match[str], line: Line, proof: Evidence, start: int) -> Fact | None:
+    rule = compiled.rule
+    found = {k: v for k, v in match.groupdict().items() if v is not None and not k.startswith("_")}
+    unit = found.pop("unit", rule.unit)
+    rank = found.pop("rank", None) or line.rank
+    raw = found.pop("value", None)
+    value: JSON
+    if rule.kind == "members":
+        value = {k: member(v) for k, v in found.items()}
+        found = {k: v for k, v in found.items() if k in ("kind",)}
+        if rule.bar and not (isinstance(value, dict) and value.get("done")):
+            return None
+    elif rule.kind in ("number", "integer"):
+        if raw is None:
+            return None
+        value = number(raw)
+        if value is None:
+            return None
+    elif rule.kind == "list":
+        value = [item for part in (raw or "").split(",") if (item := member(part.strip(" '\"\t"))) != ""]
+    else:
+        value = rule.value if rule.value is not None else (raw if raw is not None else match.group(0)).strip()
+        if not value:
+            return None
+    detail: dict[str, JSON] = dict(rule.detail)
+    detail.update({k: member(v) for k, v in found.items()})
+    if line.repeated > 1:
+        detail["repeated"] = line.repeated
+    if line.process and line.process != rank:
+        detail["process"] = line.process
+    return Fact(rule.fact, value, proof, unit, rank, line.node, line.engine, start, detail)
+
+
+def broken(rules: Sequence[Rule]) -> list[str]:
+    """What is wrong with rules as data: examples that do not match, counter-examples that do, weak anchors."""
+    faults: list[str] = []
+    for rule in rules:
+        name = f"{rule.fact} /{rule.pattern}/"
+        table = RuleTable([rule])
+        if rule.kind not in KINDS:
+            faults.append(f"{name}: kind {rule.kind!r}, expected one of {', '.join(KINDS)}")
+        if any(len(anchor) < 5 for anchor in rule.anchors):
+            faults.append(f"{name}: an anchor of fewer than 5 characters")
+        if not re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)+", rule.fact):
+            faults.append(f"{name}: {rule.fact!r} is no fact name")
+        good = Line(1, rule.example.encode(), rule.example, rule.example)
+        bad = Line(1, rule.counter.encode(), rule.counter, rule.counter)
+        if not table.facts(good, "example"):
+            faults.append(f"{name}: the example does not match: {rule.example}")
+        if not rule.counter or table.facts(bad, "counter"):
+            faults.append(f"{name}: the counter-example is missing or matches: {rule.counter}")
+    return faults
