@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
+from pytest_startup.baseline import Baseline
 from pytest_startup.checks.base import Verdict
+from pytest_startup.launch.base import Running
 from pytest_startup.profile.model import Profile
 from pytest_startup.record import StartRecord
 
@@ -41,3 +44,22 @@ class Gate(Protocol):
 
     def close(self) -> None:
         """Stop what runs, remove what is ours, write the run's manifest. Idempotent."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The run's artifacts folder; None as long as nothing has been written."""
+
+    @property
+    def baseline(self) -> Baseline | None:
+        """The baseline that the checks are given; None: there is none, or it is ignored."""
+
+    def preflight(self) -> Sequence[str]:
+        """Reasons why nothing should be started, all at once; touches nothing. Empty: go ahead."""
+
+    def engine(self) -> Running:
+        """The running engine, for the user's own tests: that of the last start as long as it runs, else a start beyond
+        the profile's is made (``extra-1`` …). Raises StartFailed; LaunchError on a replay."""
+
+    def restart(self, kind: str | None = None) -> tuple[StartRecord, StartRecord]:
+        """Restart the engine beyond the profile's restarts, and give the records before and after. ``kind`` None: that
+        of the profile's first restart. Raises StartFailed; LaunchError on a replay."""
