@@ -44,6 +44,7 @@ class Verdict:
     """The verdict of one check on one start. ``numbers`` (name with unit → value) go to reports and the table.
 
     A PASSED verdict carries in ``evidence`` what it rests on; a verdict without any evidence can't be PASSED.
+    ``waivable`` marks a FAILED verdict that only says "cannot tell" (throughput): a waiver may cover it, and no other.
     """
 
     check: str
@@ -51,6 +52,7 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     numbers: Mapping[str, float | int | str] = field(default_factory=dict)
+    waivable: bool = False
 
     def __post_init__(self) -> None:
         if self.outcome is Outcome.PASSED and (self.findings or not self.evidence):
