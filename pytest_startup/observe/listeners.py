@@ -1,0 +1,113 @@
+"""Who listens on a TCP port of this machine: processes of ours, or somebody else's (``/proc`` only, no privileges)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+_LISTEN = "0A"
+
+
+@dataclass(frozen=True)
+class Listening:
+    """``who``: ``ours``, ``foreign`` or ``unknown`` (nothing seen there, or not allowed to look). ``text`` says why."""
+
+    who: str
+    text: str
+
+
+def listening_inodes(port: int, proc: Path = PROC) -> set[str]:
+    """Inodes of all sockets that listen on ``port``, on any address, IPv4 and IPv6."""
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            rows = (proc / "net" / table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for row in rows:
+            columns = row.split()
+            if len(columns) > 9 and columns[3] == _LISTEN and int(columns[1].rpartition(":")[2], 16) == port:
+                inodes.add(columns[9])
+    return inodes
+
+
+def process_tree(root: int, proc: Path = PROC) -> set[int]:
+    """``root``, its descendants, and every process of the session that it leads (children whose parent died)."""
+    parents: dict[int, int] = {}
+    members = {root}
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # gone in between
+        pid = int(entry.name)
+        parents[pid] = int(fields[1])
+        if int(fields[3]) == root:
+            members.add(pid)
+    grown = True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in members} - members
+        members |= more
+        grown = bool(more)
+    return members
+
+
+def _sockets_of(pid: int, proc: Path) -> set[str] | None:
+    """Inodes of the sockets that ``pid`` holds; None if we may not look."""
+    folder = proc / str(pid) / "fd"
+    found = set()
+    try:
+        names = os.listdir(folder)
+    except PermissionError:
+        return None
+    except OSError:
+        return set()
+    for name in names:
+        try:
+            link = os.readlink(folder / name)
+        except OSError:
+            continue
+        if link.startswith("socket:["):
+            found.add(link[8:-1])
+    return found
+
+
+def who_listens(port: int, ours: Collection[int], proc: Path = PROC) -> Listening:
+    """Are all sockets that listen on ``port`` held by processes of ``ours``?
+
+    All: engines listen with SO_REUSEPORT, so that an old server and a new one can share a port and the kernel deals
+    the connections out between them.
+    """
+    inodes = listening_inodes(port, proc)
+    if not inodes:
+        return Listening("unknown", f"no listening socket on port {port} in this network namespace")
+    held: dict[str, int] = {}
+    hidden = []
+    for pid in sorted(ours):
+        sockets = _sockets_of(pid, proc)
+        if sockets is None:
+            hidden.append(pid)
+        held.update(dict.fromkeys(inodes & (sockets or set()), pid))
+    strange = inodes - held.keys()
+    if not strange:
+        pids = ", ".join(map(str, sorted(set(held.values()))))
+        return Listening("ours", f"port {port} is held by pid {pids} of the engine")
+    if hidden:
+        return Listening("unknown", f"not allowed to see the sockets of pid {', '.join(map(str, hidden))}")
+    return Listening("foreign", f"port {port} is held by {_holder(strange, proc)}, not by the engine that was started")
+
+
+def _holder(inodes: set[str], proc: Path) -> str:
+    for entry in proc.iterdir():
+        if entry.name.isdigit() and inodes & (_sockets_of(int(entry.name), proc) or set()):
+            try:
+                name = (entry / "comm").read_text().strip()
+            except OSError:
+                name = "?"
+            return f"pid {entry.name} ({name})"
+    return "another process"

@@ -1,0 +1,67 @@
+"""Real completions, asked of the engine one at a time: the ones that prove readiness."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_startup.profile.model import Prompt
+from pytest_startup.workload.answers import read_completion
+from pytest_startup.workload.requests import chat_body, completion_body
+
+if TYPE_CHECKING:
+    from pytest_startup.engines.base import Endpoints
+    from pytest_startup.observe.http import Http
+    from pytest_startup.record import Completion
+
+
+@dataclass(frozen=True)
+class Target:
+    """A running engine to send requests to. ``model`` is the name it serves; ``launched_at`` is ``monotonic()``."""
+
+    http: Http
+    endpoints: Endpoints
+    model: str
+    launched_at: float
+    request_timeout: float = 120.0
+
+    def since_launch(self) -> float:
+        return time.monotonic() - self.launched_at
+
+
+def ask(
+    target: Target,
+    prompt: Prompt,
+    purpose: str,
+    *,
+    stream: bool = False,
+    logprobs: bool = False,
+    seed: int = 0,
+) -> Completion:
+    """One greedy request, by chat if ``prompt.chat``, within ``target.request_timeout``. Never raises."""
+    build = chat_body if prompt.chat else completion_body
+    body = build(target.model, prompt.prompt, prompt.max_tokens, seed=seed, logprobs=logprobs, stream=stream)
+    path = target.endpoints.chat if prompt.chat else target.endpoints.completions
+    answer = target.http.post(path, body, target.request_timeout)
+    return read_completion(
+        answer,
+        purpose=purpose,
+        prompt=prompt.prompt,
+        asked_tokens=prompt.max_tokens,
+        streamed=stream,
+        seconds_since_launch=target.since_launch(),
+    )
+
+
+def ready_completions(target: Target, prompt: Prompt) -> tuple[Completion, ...]:
+    """The profile's prompt once whole (``ready``), once streamed (``ready-stream``), and by chat (``ready-chat``).
+
+    With ``prompt.chat`` the first two already use the chat endpoint, and there is no third. All are greedy, so that
+    whole and streamed text can be compared.
+    """
+    found = [ask(target, prompt, "ready"), ask(target, prompt, "ready-stream", stream=True)]
+    if not prompt.chat:
+        chat = Prompt(prompt.prompt, max_tokens=prompt.max_tokens, chat=True)
+        found.append(ask(target, chat, "ready-chat"))
+    return tuple(found)
