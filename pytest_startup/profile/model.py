@@ -345,6 +345,7 @@ class Profile:
     """A whole profile. ``origin`` maps dotted keys (``expect.kv.tokens``, ``restarts.0.kind``) to lines of ``path``.
 
     ``secrets`` are values that must never be written anywhere: every value that came from ``${VAR}``.
+    ``warnings`` are said once at the start of a run: allowed, but hardly meant (no restarts).
     """
 
     path: Path
@@ -360,6 +361,7 @@ class Profile:
     settle: float = 0.0
     origin: Mapping[str, int] = field(default_factory=dict)
     secrets: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
 
     def place(self, key: str) -> str:
         """``gh200-mimo.yaml:31`` of a dotted key, or of the nearest key above it that the file holds."""

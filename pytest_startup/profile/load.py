@@ -1,0 +1,110 @@
+"""Read a profile: strict YAML, schema, rules, placeholders; all errors of the file at once, each with its line."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from pytest_startup.profile import resolve
+from pytest_startup.profile.build import Builder
+from pytest_startup.profile.model import Profile
+from pytest_startup.profile.problems import KeyPath, Problem, ProfileError, dotted
+from pytest_startup.profile.rules import Known, check_rules, warnings_of
+from pytest_startup.profile.validate import profile_schema, validate
+from pytest_startup.profile.yamltree import Tree, YamlSyntaxError, parse
+from pytest_startup.redact import Redactor
+
+__all__ = ["ProfileError", "load", "load_bytes"]
+
+
+def load(
+    path: Path,
+    environ: Mapping[str, str],
+    *,
+    today: datetime.date | None = None,
+    checks: Collection[str] = (),
+    engines: Collection[str] = (),
+    launchers: Collection[str] = (),
+) -> Profile:
+    """Read the profile at ``path``; ``${VAR}`` comes from ``environ``. Raises ProfileError with all that is wrong.
+
+    ``checks``, ``engines`` and ``launchers`` are names that hooks have added to our own; ``today`` is the day on which
+    waivers must still hold (default: now, in UTC).
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as e:
+        why = "is a folder; expected a file" if isinstance(e, IsADirectoryError) else e.strerror or "can't be read"
+        raise ProfileError(path, [Problem(1, 1, "", f"profile {why}{_near_file(path)}")]) from None
+    return load_bytes(raw, path, environ, today=today, checks=checks, engines=engines, launchers=launchers)
+
+
+def load_bytes(
+    raw: bytes,
+    path: Path,
+    environ: Mapping[str, str],
+    *,
+    today: datetime.date | None = None,
+    checks: Collection[str] = (),
+    engines: Collection[str] = (),
+    launchers: Collection[str] = (),
+) -> Profile:
+    """Like ``load``, for a text that has been read already; ``path`` is where it would stand."""
+    try:
+        tree = parse(raw)
+    except YamlSyntaxError as e:
+        raise ProfileError(path, [e.problem], syntax=True) from None
+    problems = list(tree.problems)
+    if not isinstance(tree.data, dict):
+        if not problems:
+            text = "expected a mapping (schema: 1, name: …, engine: …, launch: …); `pytest-startup init` writes one"
+            problems.append(Problem(*tree.mark(()), "", text))
+        raise ProfileError(path, problems)
+    folder = Path(os.path.abspath(path)).parent
+    day = today or datetime.datetime.now(datetime.timezone.utc).date()
+    known = Known(checks, engines, launchers, day, folder)
+    wrong = validate(tree.data, profile_schema())
+    wrong += check_rules(tree.data, known)
+    wrong += resolve.check(tree.data, environ)
+    problems += _placed(tree, wrong)
+    if problems:
+        raise ProfileError(path, problems)
+    fields = Builder(folder, environ).profile(path, tree.data)
+    return Profile(
+        **fields,
+        origin=_origin(tree),
+        secrets=resolve.secrets(tree.data, environ),
+        warnings=warnings_of(tree.data),
+    )
+
+
+def _placed(tree: Tree, wrong: list[tuple[KeyPath, str]]) -> list[Problem]:
+    """Problems with line and column; texts that look like secrets are taken out, one message per value and text."""
+    redactor = Redactor()
+    return [Problem(*tree.mark(path), dotted(path), redactor.text(text)) for path, text in wrong]
+
+
+def _origin(tree: Tree) -> dict[str, int]:
+    """Dotted key → line; also ``restart-1`` … → line of its entry."""
+    origin = {dotted(path): line for path, (line, _) in tree.marks.items() if path}
+    number = 0
+    rows = tree.data.get("restarts") if isinstance(tree.data, dict) else None
+    for index, row in enumerate(rows or ()):
+        for _ in range(row.get("times", 1)):
+            number += 1
+            origin[f"restart-{number}"] = origin[f"restarts.{index}"]
+    return origin
+
+
+def _near_file(path: Path) -> str:
+    """`` (did you mean gh200.yaml?)``: a file of a similar name beside the one that is not there."""
+    from pytest_startup.profile.problems import nearest
+
+    try:
+        names = [p.name for p in path.parent.iterdir() if p.suffix in (".yaml", ".yml")]
+    except OSError:
+        return ""
+    near = nearest(path.name, names)
+    return f"; did you mean {near}?" if near and near != path.name else ""

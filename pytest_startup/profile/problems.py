@@ -1,0 +1,57 @@
+"""What is wrong with a profile: every problem with its line, its key, what was expected and how to write it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+#: From the root of the file to a value: keys and list indices.
+KeyPath = tuple[str | int, ...]
+
+
+def dotted(path: KeyPath) -> str:
+    """``restarts.0.kind``, as in messages and in ``Profile.origin``."""
+    return ".".join(str(part) for part in path)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The legal spelling that is closest to ``word``, hyphens and case put aside; None: nothing is close."""
+    by_plain = {k.replace("-", "_").casefold(): k for k in known}
+    found = difflib.get_close_matches(word.replace("-", "_").casefold(), by_plain, n=1, cutoff=0.6)
+    return by_plain[found[0]] if found else None
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """``line`` and ``column`` count from 1; ``key`` is dotted, empty for the file as a whole."""
+
+    line: int
+    column: int
+    key: str
+    text: str
+
+    def shown(self, file: Path | str, with_column: bool = False) -> str:
+        place = f"{file}:{self.line}:{self.column}" if with_column else f"{file}:{self.line}"
+        return f"{place}: {self.key}: {self.text}" if self.key else f"{place}: {self.text}"
+
+
+class ProfileError(Exception):
+    """A profile that can't be used. ``problems`` holds all that is wrong, in the order of the file.
+
+    ``syntax`` True: the text is not YAML as we read it, and its single problem is shown with its column.
+    """
+
+    def __init__(self, path: Path, problems: Iterable[Problem], syntax: bool = False) -> None:
+        self.path = path
+        self.problems = tuple(sorted(set(problems)))
+        self.syntax = syntax
+        super().__init__(str(path))
+
+    def lines(self) -> list[str]:
+        """One message per line, each beginning with ``file:line``."""
+        return [p.shown(self.path, self.syntax) for p in self.problems]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())

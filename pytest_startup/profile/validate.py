@@ -1,0 +1,210 @@
+"""The profile against its JSON schema, with messages for people: what was expected, what stands there, how to write it.
+
+A walker over the keywords that ``profile.schema.json`` uses (a test holds it to exactly these, and to the same verdicts
+as the jsonschema package, whose import alone would cost more time than reading a profile). Two keywords are our own:
+``x-expected`` says in words what is expected, ``x-suggest`` names the unit that may guess what was meant.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pytest_startup.profile.problems import KeyPath, nearest
+from pytest_startup.profile.units import suggest
+from pytest_startup.profile.yamltree import Broken
+
+SCHEMAS = Path(__file__).resolve().parent.parent / "schemas"
+KEYWORDS = frozenset(
+    {"type", "enum", "properties", "required", "additionalProperties", "propertyNames", "items", "minItems", "anyOf"}
+    | {"uniqueItems", "minProperties", "pattern", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum"}
+    | {"$ref"}
+)
+NOTES = frozenset({"$schema", "$id", "$defs", "title", "description", "default", "examples", "x-expected", "x-suggest"})
+_WORDS = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping (key: value)",
+    "null": "nothing",
+}
+
+
+@lru_cache(maxsize=1)
+def profile_schema() -> Mapping[str, Any]:
+    """The shipped schema of profiles."""
+    data: Mapping[str, Any] = json.loads((SCHEMAS / "profile.schema.json").read_text("utf-8"))
+    return data
+
+
+def kind_of(value: object) -> str:
+    """JSON type of a value: string, integer, number, boolean, array, object, null."""
+    for kind, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array")):
+        if isinstance(value, kind):
+            return name
+    return "object" if isinstance(value, dict) else "null"
+
+
+def found(value: object) -> str:
+    """The value as named in a message."""
+    kind = kind_of(value)
+    if kind == "string":
+        text = str(value)
+        return f"the text {json.dumps(text if len(text) <= 60 else text[:59] + '…', ensure_ascii=False)}"
+    if kind in ("integer", "number"):
+        return f"the number {getattr(value, 'source', value)}"
+    if kind == "boolean":
+        return "true" if value else "false"
+    return {"array": "a list", "object": "a mapping", "null": "nothing"}[kind]
+
+
+def validate(data: object, schema: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
+    """Everything that is wrong with ``data``: path and message. Empty: it is valid."""
+    return list(_Walker(schema).check(data, schema, ()))
+
+
+class _Walker:
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self.root = root
+
+    def flat(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The schema with its ``$ref`` followed; what stands beside a reference wins."""
+        while "$ref" in schema:
+            target = self.root["$defs"][schema["$ref"].rpartition("/")[2]]
+            schema = {**target, **{k: v for k, v in schema.items() if k != "$ref"}}
+        return schema
+
+    def check(self, value: object, schema: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+        if isinstance(value, Broken):
+            return
+        schema = self.flat(schema)
+        if "anyOf" in schema:
+            yield from self.any_of(value, schema, path)
+            return
+        if not self.type_fits(value, schema):
+            yield path, self.wrong(value, schema)
+            return
+        if "enum" in schema and not any(type_equal(value, v) for v in schema["enum"]):
+            yield path, self.wrong(value, schema)
+        elif isinstance(value, dict):
+            yield from self.mapping(value, schema, path)
+        elif isinstance(value, list):
+            yield from self.array(value, schema, path)
+        elif self.out_of_bounds(value, schema):
+            yield path, self.wrong(value, schema)
+
+    def type_fits(self, value: object, schema: Mapping[str, Any]) -> bool:
+        wanted = schema.get("type")
+        if wanted is None:
+            return True
+        kinds = [wanted] if isinstance(wanted, str) else wanted
+        kind = kind_of(value)
+        return kind in kinds or (kind == "integer" and "number" in kinds)
+
+    def any_of(self, value: object, schema: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+        branches = [self.flat(b) for b in schema["anyOf"]]
+        results = [list(self.check(value, b, path)) for b in branches]
+        if not all(results):
+            return
+        inside = [r for b, r in zip(branches, results, strict=True) if self.type_fits(value, b)]
+        if isinstance(value, (dict, list)) and len(inside) == 1:
+            yield from inside[0]
+        else:
+            yield path, self.wrong(value, schema)
+
+    def mapping(self, value: dict[str, Any], schema: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+        known = schema.get("properties", {})
+        extra = schema.get("additionalProperties", True)
+        names = schema.get("propertyNames", {})
+        for key in schema.get("required", ()):
+            if key not in value:
+                yield path, f"{key} is missing; expected {self.expected(known[key])}"
+        if len(value) < schema.get("minProperties", 0):
+            yield path, f"expected at least one of {', '.join(known)}; found an empty mapping"
+        for key, item in value.items():
+            if key in known:
+                yield from self.check(item, known[key], (*path, key))
+            elif extra is False:
+                near = nearest(key, known)
+                hint = f"did you mean {near}?" if near else f"known here: {', '.join(known)}"
+                yield (*path, key), f"unknown key; {hint}"
+            elif self.out_of_bounds(key, names):
+                yield (*path, key), f"expected {names['x-expected']} as the key"
+            elif extra is not True:
+                yield from self.check(item, extra, (*path, key))
+
+    def array(self, value: list[Any], schema: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+        if len(value) < schema.get("minItems", 0):
+            yield path, "expected at least one entry; found an empty list"
+        for index, item in enumerate(value):
+            yield from self.check(item, schema.get("items", {}), (*path, index))
+            if schema.get("uniqueItems") and any(type_equal(item, v) for v in value[:index]):
+                yield (*path, index), f"given twice: {found(item)}; remove one"
+
+    def out_of_bounds(self, value: object, schema: Mapping[str, Any]) -> bool:
+        if isinstance(value, str):
+            pattern = schema.get("pattern")
+            short = len(value) < schema.get("minLength", 0) or len(value) > schema.get("maxLength", len(value))
+            return short or (pattern is not None and not re.compile(pattern[1:-1]).fullmatch(value))
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if value < schema.get("minimum", value) or value > schema.get("maximum", value):
+                return True
+            return "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]
+        return False
+
+    def expected(self, schema: Mapping[str, Any]) -> str:
+        schema = self.flat(schema)
+        if "x-expected" in schema:
+            return str(schema["x-expected"])
+        if "enum" in schema:
+            values = [str(v) for v in schema["enum"]]
+            return values[0] if len(values) == 1 else f"{', '.join(values[:-1])} or {values[-1]}"
+        kinds = schema.get("type", "string")
+        words = " or ".join(_WORDS[k] for k in ([kinds] if isinstance(kinds, str) else kinds))
+        low, high = schema.get("minimum"), schema.get("maximum")
+        if low is not None and high is not None:
+            return f"{words} from {low} to {high}"
+        if low is not None:
+            return f"{words} of at least {low}"
+        return f"{words} above {schema['exclusiveMinimum']}" if "exclusiveMinimum" in schema else words
+
+    def wrong(self, value: object, schema: Mapping[str, Any]) -> str:
+        text = f"expected {self.expected(schema)}; found {found(value)}"
+        hint = self.hint(value, schema)
+        return f"{text}; {hint}" if hint else text
+
+    def hint(self, value: object, schema: Mapping[str, Any]) -> str | None:
+        """The nearest legal spelling, if there is one."""
+        kind = kind_of(value)
+        if "x-suggest" in schema:
+            guess = suggest(schema["x-suggest"], value)
+            return f"write {guess}" if guess else None
+        if "enum" in schema and kind == "string":
+            near = nearest(str(value), [str(v) for v in schema["enum"]])
+            return f"did you mean {near}?" if near else None
+        wanted = schema.get("type", ())
+        if "string" in wanted and kind in ("boolean", "integer", "number"):
+            return (
+                f'write "{str(getattr(value, "source", value)).lower()}" in quotes' if "pattern" not in schema else None
+            )
+        if kind == "string" and isinstance(wanted, str):
+            if wanted == "boolean":
+                truth = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+                guess = truth.get(str(value).lower())
+                return f"write {guess}" if guess else None
+            if wanted in ("integer", "number") and re.fullmatch(r"-?[0-9][0-9_,]*(\.[0-9]+)?", str(value)):
+                return f"write {re.sub('[_,]', '', str(value))} without quotes"
+            if wanted == "array":
+                return f"write [{value}]"
+        return None
+
+
+def type_equal(a: object, b: object) -> bool:
+    """Equality as JSON sees it: 1 is not true."""
+    return isinstance(a, bool) == isinstance(b, bool) and a == b
