@@ -1,0 +1,169 @@
+"""Who a process is: pid and start time, so that a number used again is never taken for ours; whose children it has."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+#: The variable in the environment of everything that we start; its value is the run's id.
+MARKER = "PYTEST_STARTUP_RUN"
+
+
+@dataclass(frozen=True, order=True)
+class Identity:
+    """A process for certain: ``start`` is field 22 of ``/proc/PID/stat`` (clock ticks since boot).
+
+    Two processes with the same pid on one boot have different starts.
+    """
+
+    pid: int
+    start: int
+
+
+@dataclass(frozen=True)
+class Process:
+    """One row of the process table. ``state`` is the kernel's letter (``Z``: dead, not yet waited for)."""
+
+    identity: Identity
+    parent: int
+    group: int
+    session: int
+    state: str
+    name: str
+
+    @property
+    def pid(self) -> int:
+        return self.identity.pid
+
+
+def parse_stat(text: str) -> Process:
+    """A ``/proc/PID/stat`` line; the name may hold spaces and brackets. Raises ValueError for another text."""
+    left, bracket, right = text.rpartition(")")
+    pid, opened, name = left.partition(" (")
+    rest = right.split()
+    if not bracket or not opened or len(rest) < 20:
+        raise ValueError(f"not a /proc/PID/stat line: {text[:80]!r}")
+    return Process(
+        identity=Identity(int(pid), int(rest[19])),
+        parent=int(rest[1]),
+        group=int(rest[2]),
+        session=int(rest[3]),
+        state=rest[0],
+        name=name,
+    )
+
+
+def look(pid: int) -> Process | None:
+    """The process that has this pid now; None if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return parse_stat(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def identify(pid: int) -> Identity | None:
+    process = look(pid)
+    return process.identity if process else None
+
+
+def alive(identity: Identity) -> bool:
+    """Does this very process run? A zombie does not."""
+    process = look(identity.pid)
+    return process is not None and process.identity == identity and process.state not in "ZX"
+
+
+def table() -> dict[int, Process]:
+    """Every process that can be seen, by pid."""
+    found = (look(int(name)) for name in os.listdir("/proc") if name.isdecimal())
+    return {p.pid: p for p in found if p is not None}
+
+
+def descendants(roots: Collection[int], processes: Mapping[int, Process]) -> list[Process]:
+    """Everything below ``roots`` (which are left out), parents before children."""
+    children: dict[int, list[Process]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process)
+    out: list[Process] = []
+    queue = list(roots)
+    seen = set(queue)
+    while queue:
+        for child in children.get(queue.pop(0), ()):
+            if child.pid not in seen:
+                seen.add(child.pid)
+                out.append(child)
+                queue.append(child.pid)
+    return out
+
+
+def marked(run_id: str, processes: Iterable[Process]) -> list[Process]:
+    """Those whose environment carries our marker of this run. Processes of other users can't be read, nor are ours."""
+    wanted = f"{MARKER}={run_id}".encode()
+    out = []
+    for process in processes:
+        try:
+            with open(f"/proc/{process.pid}/environ", "rb") as file:
+                if wanted in file.read().split(b"\0"):
+                    out.append(process)
+        except OSError:
+            continue
+    return out
+
+
+def ours(run_id: str, known: Iterable[Identity], processes: Mapping[int, Process] | None = None) -> list[Process]:
+    """What still runs of a run whose keeper is gone: known identities, marked ones, their sessions and children.
+
+    An engine may overwrite its environment when it sets its title, so the marker alone is not enough; a session is
+    ours while a process of it that is ours for certain still lives. This process itself is never in the answer.
+    """
+    now = table() if processes is None else processes
+    certain = {i.pid for i in known if i.pid in now and now[i.pid].identity == i}
+    certain |= {p.pid for p in marked(run_id, now.values())}
+    certain.discard(os.getpid())
+    sessions = {now[pid].session for pid in certain} - {0, os.getsid(0)}
+    certain |= {p.pid for p in now.values() if p.session in sessions}
+    certain |= {p.pid for p in descendants(certain, now)}
+    certain.discard(os.getpid())
+    return [now[pid] for pid in sorted(certain) if now[pid].state not in "ZX"]
+
+
+def command_line(pid: int, limit: int = 160) -> str:
+    """What a process calls itself, for messages; its kernel name in brackets when it has no arguments."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            text = file.read(4096).rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    except OSError:
+        return "?"
+    if not text:
+        process = look(pid)
+        text = f"[{process.name}]" if process else "?"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def send(identity: Identity, number: signal.Signals) -> bool:
+    """Signal exactly this process; False if it is gone. A pid that was used again is never hit.
+
+    The pidfd is opened before the start time is compared, so the process compared is the process signalled. Where the
+    kernel has no pidfd (before 5.3) the comparison comes directly before the signal.
+    """
+    try:
+        handle = os.pidfd_open(identity.pid)
+    except ProcessLookupError:
+        return False
+    except (OSError, AttributeError):
+        handle = -1
+    try:
+        if identify(identity.pid) != identity:
+            return False
+        if handle >= 0:
+            signal.pidfd_send_signal(handle, number)
+        else:
+            os.kill(identity.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        if handle >= 0:
+            os.close(handle)
+    return True

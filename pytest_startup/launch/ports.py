@@ -1,0 +1,121 @@
+"""Ports: who listens on one, whether it is free, and a free one that no other run of ours will take."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pytest_startup.launch import locks
+from pytest_startup.launch.identity import command_line
+
+_LISTEN = "0A"
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A listening socket. ``pid`` None: a process that we may not look into (another user's, another namespace's)."""
+
+    address: str
+    port: int
+    uid: int
+    inode: int
+    pid: int | None = None
+    command: str = ""
+
+    def __str__(self) -> str:
+        if self.pid is None:
+            return f"a process of uid {self.uid} (port {self.port}, address {self.address})"
+        return f"pid {self.pid}: {self.command} (port {self.port}, address {self.address})"
+
+
+def parse_listeners(text: str, ipv6: bool) -> Iterator[Listener]:
+    """Listening sockets of a ``/proc/net/tcp`` or ``tcp6`` table."""
+    for line in text.splitlines()[1:]:
+        row = line.split()
+        if len(row) < 10 or row[3] != _LISTEN:
+            continue
+        raw, _, port = row[1].partition(":")
+        data = bytes.fromhex(raw)
+        words = b"".join(data[i : i + 4][::-1] for i in range(0, len(data), 4))  # four bytes each, little endian
+        address = socket.inet_ntop(socket.AF_INET6 if ipv6 else socket.AF_INET, words)
+        yield Listener(address, int(port, 16), int(row[7]), int(row[9]))
+
+
+def _owner(inode: int) -> int | None:
+    wanted = f"socket:[{inode}]"
+    for name in os.listdir("/proc"):
+        if not name.isdecimal():
+            continue
+        try:
+            for handle in os.listdir(f"/proc/{name}/fd"):
+                if os.readlink(f"/proc/{name}/fd/{handle}") == wanted:
+                    return int(name)
+        except OSError:
+            continue
+    return None
+
+
+def listeners(port: int) -> list[Listener]:
+    """All who listen on ``port``, on any address of this network namespace."""
+    found = []
+    for path, ipv6 in (("/proc/net/tcp", False), ("/proc/net/tcp6", True)):
+        try:
+            with open(path, encoding="ascii") as file:
+                text = file.read()
+        except OSError:
+            continue
+        for seen in parse_listeners(text, ipv6):
+            if seen.port == port:
+                pid = _owner(seen.inode)
+                command = command_line(pid) if pid is not None else ""
+                found.append(Listener(seen.address, port, seen.uid, seen.inode, pid, command))
+    return found
+
+
+def why_taken(host: str, port: int) -> str | None:
+    """Why ``port`` can't be listened on: who holds it; None when it is free.
+
+    The table comes first: an engine that binds with SO_REUSEPORT would share the port of another one without an error.
+    """
+    held = listeners(port)
+    if held:
+        return "; ".join(str(one) for one in held)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        return f"{host}:{port} can't be bound: {error.strerror}"
+    return None
+
+
+def _ephemeral() -> tuple[int, int]:
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+            low, high = file.read().split()
+            return int(low), int(high)
+    except (OSError, ValueError):
+        return 32768, 60999
+
+
+def free_port(host: str, owner: str) -> tuple[int, locks.Lock]:
+    """A port on which nobody listens, and its lock, which keeps other runs of ours off it until it is released.
+
+    Not out of the range from which the kernel serves outgoing connections: an engine binds its API port long after it
+    has opened others of its own. Raises LockTaken when none of many is free.
+    """
+    low, high = _ephemeral()
+    choice = [p for p in range(20000, 61000) if not low <= p <= high] or list(range(low, high))
+    for port in random.SystemRandom().sample(choice, min(200, len(choice))):
+        try:
+            (lock,) = locks.take([("port", str(port))], owner)
+        except locks.LockTaken:
+            continue
+        if why_taken(host, port) is None:
+            return port, lock
+        lock.release()
+    raise locks.LockTaken(f"no free port found on {host}")

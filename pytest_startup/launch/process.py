@@ -1,0 +1,159 @@
+"""The launcher of local processes: one engine per start, its processes ended and proved gone before the next one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pytest_startup.launch import locks, ports, registry
+from pytest_startup.launch.base import LaunchError, StartPlan
+from pytest_startup.launch.environment import engine_environment
+from pytest_startup.launch.link import KeeperLink
+from pytest_startup.launch.memory import shm_names
+from pytest_startup.launch.running import GpuHeld, ProcessRunning
+from pytest_startup.profile.model import Profile
+from pytest_startup.record import Leftover
+
+NODE = "head"
+
+
+class ProcessLauncher:
+    """Starts ``launch.process`` profiles. One engine at a time; GPUs and port stay locked until ``close``.
+
+    ``gpu_held`` tells what of our processes still holds GPU memory (see ``running.GpuHeld``); ``gpu_name`` turns an
+    index into the GPU's UUID, so that two profiles that name it differently meet at one lock. ``redact`` is applied to
+    all text that goes into facts. GPUs and ports in use are waited for ``lock_wait`` seconds; ``notice`` hears it.
+    """
+
+    def __init__(
+        self,
+        *,
+        gpu_held: GpuHeld | None = None,
+        gpu_name: Callable[[str], str] = str,
+        redact: Callable[[str], str] = str,
+        lock_wait: float = 0.0,
+        notice: Callable[[str], None] | None = None,
+    ) -> None:
+        self._gpu_held = gpu_held
+        self._gpu_name = gpu_name
+        self._redact = redact
+        self._lock_wait = lock_wait
+        self._notice = notice
+        self._locks: dict[tuple[str, str], locks.Lock] = {}
+        self._running: ProcessRunning | None = None
+
+    def preflight(self, profile: Profile) -> Sequence[str]:
+        """Command, working folder, port, GPU and port locks, state folder. Starts and keeps nothing."""
+        reasons = []
+        process = profile.launch.process
+        if process is None:
+            return [f"{profile.place('launch')}: no launch.process"]
+        place = profile.place("launch.process.command")
+        if not process.cwd.is_dir():
+            reasons.append(f"{profile.place('launch.process.cwd')}: working folder {process.cwd} is not there")
+        elif find_command(process.command[0], process.cwd, profile.engine.env.get("PATH")) is None:
+            reasons.append(f"{place}: command {process.command[0]!r} is not there or may not be executed")
+        try:
+            registry.state_folder()
+            wanted = self._wanted(profile, profile.launch.port)
+            reasons += [
+                f"{kind} {name} is in use by {locks.holder(locks.lock_path(kind, name))}"
+                for kind, name in wanted
+                if not locks.is_free(kind, name)
+            ]
+        except (registry.UnsafeFolder, locks.LockUnusable) as error:
+            reasons.append(str(error))
+        if profile.launch.port is not None:
+            taken = ports.why_taken(profile.launch.host, profile.launch.port)
+            if taken:
+                reasons.append(
+                    f"{profile.place('launch.port')}: port {profile.launch.port} is already taken by {taken}"
+                )
+        return reasons
+
+    def start(self, plan: StartPlan) -> ProcessRunning:
+        """Start the engine and return at once. Raises LaunchError; then nothing of it runs."""
+        process = plan.profile.launch.process
+        if process is None:
+            raise LaunchError(f"{plan.profile.place('launch')}: this launcher needs launch.process")
+        self._refuse_unless_released()
+        try:
+            self._take(self._wanted(plan.profile, plan.port), plan)
+            state = registry.state_folder()
+        except (locks.LockTaken, locks.LockUnusable, registry.UnsafeFolder) as error:
+            raise LaunchError(f"{plan.name} is not started: {error}") from None
+        taken = ports.why_taken(plan.profile.launch.host, plan.port)
+        if taken:
+            raise LaunchError(f"{plan.name} is not started: port {plan.port} is already taken by {taken}")
+        profile_env = {**plan.profile.engine.env, **plan.env}
+        gpus = plan.profile.launch.gpus
+        env = engine_environment(os.environ, profile_env, plan.run_id, process.pass_env, gpus)
+        command = find_command(plan.argv[0], process.cwd, env.get("PATH"))
+        if command is None:
+            raise LaunchError(
+                f"{plan.profile.place('launch.process.command')}: command {plan.argv[0]!r} is not there or may not be "
+                f"executed (working folder {process.cwd}, PATH={env.get('PATH', '')})"
+            )
+        node = Path(os.path.abspath(plan.folder)) / NODE
+        node.mkdir(parents=True, exist_ok=True)
+        link = KeeperLink.start(
+            {
+                "argv": [command, *plan.argv[1:]],
+                "env": env,
+                "cwd": str(process.cwd),
+                "log": str(node / "engine.log"),
+                "lines": str(node / "lines.tsv"),
+                "run_id": plan.run_id,
+                "start": plan.name,
+                "state": str(state),
+                "port": plan.port,
+                "folder": str(node.parent),
+                "command": self._redact(" ".join(plan.argv)),
+                "shm": sorted(shm_names()),
+            },
+            [lock.handle for lock in self._locks.values()],
+        )
+        self._running = ProcessRunning(link, plan, NODE, node, self._redact, self._gpu_held)
+        return self._running
+
+    def close(self) -> Sequence[Leftover]:
+        """Stop what runs and give the locks back; what could not be released is in the answer."""
+        left: Sequence[Leftover] = ()
+        if self._running is not None and not self._running.kept:
+            left = [one for one in self._running.stop() if not one.released]
+        if self._running is None or not self._running.kept:
+            for lock in self._locks.values():
+                lock.release()
+        self._locks = {}
+        self._running = None
+        return left
+
+    def _wanted(self, profile: Profile, port: int | None) -> list[tuple[str, str]]:
+        wanted = [("gpu", self._gpu_name(gpu)) for gpu in profile.launch.gpus]
+        return wanted if port is None else [*wanted, ("port", str(port))]
+
+    def _take(self, wanted: list[tuple[str, str]], plan: StartPlan) -> None:
+        for key in [k for k in self._locks if k not in wanted]:  # the port of the start before
+            self._locks.pop(key).release()
+        missing = [key for key in wanted if key not in self._locks]
+        owner = f"run {plan.run_id} of {plan.profile.name}"
+        for lock in locks.take(missing, owner, self._lock_wait, self._notice):
+            self._locks[(lock.kind, lock.name)] = lock
+
+    def _refuse_unless_released(self) -> None:
+        if self._running is None:
+            return
+        left = [one for one in self._running.stop() if not one.released]
+        if left:
+            what = "; ".join(f"{one.kind} {one.what}" for one in left)
+            raise LaunchError(f"nothing is started: the start before has not released {what}")
+
+
+def find_command(command: str, cwd: Path, path: str | None) -> str | None:
+    """The executable of an argv, found as ``execvp`` would in ``cwd``; None if there is none."""
+    if os.sep in command:
+        full = os.path.join(cwd, command)
+        return full if os.path.isfile(full) and os.access(full, os.X_OK) else None
+    return shutil.which(command, path=path)

@@ -1,0 +1,262 @@
+"""A running local engine: its end noticed at once, its facts, and a stop that proves what is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_startup.launch import ports, registry, stopping
+from pytest_startup.launch.base import Exit, NodeLog, StartPlan
+from pytest_startup.launch.identity import Identity, alive, command_line, ours
+from pytest_startup.launch.link import KeeperLink
+from pytest_startup.launch.memory import SHM
+from pytest_startup.record import Evidence, Fact, Leftover
+
+#: ``gpu_held(pids, gpus)``: one text per holding that is not released yet (``GPU 0: 2.1 GiB held by pid 7``). ``pids``
+#: are all that the engine ever had, ``gpus`` those of the profile. Empty: released, or there is nothing to see.
+GpuHeld = Callable[[Collection[int], Sequence[str]], Sequence[str]]
+
+_POLL = 0.05
+
+
+class ProcessRunning:
+    """One start of a local engine. See ``launch.base.Running``."""
+
+    def __init__(
+        self,
+        link: KeeperLink,
+        plan: StartPlan,
+        node: str,
+        folder: Path,
+        redact: Callable[[str], str] = str,
+        gpu_held: GpuHeld | None = None,
+    ) -> None:
+        started = link.event("started") or {}
+        self._link = link
+        self._plan = plan
+        self._node = node
+        self._redact = redact
+        self._gpu_held = gpu_held
+        self._main = Identity(int(started["pid"]), int(started["start"]))
+        self._launched_at = float(started["at"])
+        self._logs = (NodeLog(node, folder / "engine.log", folder / "lines.tsv"),)
+        self._oom_before = oom_kills()
+        self._exit: Exit | None = None
+        self._stopped: tuple[Leftover, ...] | None = None
+        self._stop_lock = threading.Lock()
+        self.kept = False
+
+    @property
+    def base_url(self) -> str:
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(  # noqa: S104 - turned into loopback
+            self._plan.profile.launch.host, self._plan.profile.launch.host
+        )
+        return f"http://{f'[{host}]' if ':' in host and '[' not in host else host}:{self._plan.port}"
+
+    @property
+    def logs(self) -> Sequence[NodeLog]:
+        return self._logs
+
+    @property
+    def launched_at(self) -> float:
+        return self._launched_at
+
+    @property
+    def pid(self) -> int:
+        """Of the engine's first process."""
+        return self._main.pid
+
+    def exited(self) -> Exit | None:
+        """Has the engine's first process ended? After an end only ``stop`` makes the log complete."""
+        if self._exit is None:
+            event = self._link.event("exit")
+            if event is not None:
+                self._exit = self._describe(int(event["code"]), float(event["at"]) - self._launched_at)
+            elif self._link.gone and self._link.event("ended") is None:
+                text = f"the process that keeps the engine (pid {self._link.pid}) was killed, and the engine with it"
+                self._exit = Exit(self._node, None, "killed", text)
+        return self._exit
+
+    def wait_exit(self, timeout: float) -> Exit | None:
+        self._link.wait(("exit",), timeout)
+        return self.exited()
+
+    def facts(self) -> Sequence[Fact]:
+        """``process.argv``, ``.pid``, ``.start_time``, ``host.memory_peak``, what of the tree was lost; takes ≤ 1 s."""
+        figures = self._link.event("ended") or self._link.ask("facts", 1.0) or self._link.event("facts") or {}
+        argv = [self._redact(a) for a in self._plan.argv]
+        out = [
+            self._fact("process.argv", list(argv), "argv", " ".join(argv)),
+            self._fact("process.pid", self._main.pid, f"/proc/{self._main.pid}", argv[0]),
+            self._fact(
+                "process.start_time",
+                round(self._main.start / os.sysconf("SC_CLK_TCK"), 2),
+                f"/proc/{self._main.pid}/stat",
+                f"started {self._main.start} clock ticks after boot",
+                unit="s",
+            ),
+        ]
+        peak = figures.get("peak")
+        if peak:
+            text = (
+                f"highest {peak['measure'].upper()} sum of {peak['processes']} processes, sampled every 0.5 s or more"
+            )
+            out.append(
+                self._fact(
+                    "host.memory_peak",
+                    round(peak["size"] / 2**30, 3),
+                    "/proc/*/smaps_rollup" if peak["measure"] == "pss" else "/proc/*/statm",
+                    text,
+                    unit="GiB",
+                    seconds=round(peak["seconds"], 3),
+                    source="host",
+                    detail={"measure": peak["measure"], "processes": peak["processes"]},
+                )
+            )
+        for pid, name, seconds in figures.get("lost", ()):
+            out.append(
+                self._fact(
+                    "process.lost", self._redact(name), f"/proc/{pid}", f"pid {pid} ended while the engine ran",
+                    seconds=seconds, detail={"pid": pid},
+                )
+            )  # fmt: skip
+        if figures.get("log_error"):
+            out.append(self._fact("log.incomplete", str(figures["log_error"]), "engine.log", str(figures["log_error"])))
+        killed = oom_kills() - self._oom_before
+        if killed > 0:
+            text = f"the kernel's out-of-memory killer ended {killed} processes of this host since launch"
+            out.append(self._fact("host.oom_kill", killed, "/proc/vmstat", text, source="host"))
+        return out
+
+    def keep(self) -> bool:
+        """Leave the engine up after us (``--startup-keep``): it is not stopped at our end. False if it has ended."""
+        self.kept = self._link.ask("keep", 5.0) is not None or self._link.wait(("kept",), 1.0)
+        self.kept = self.kept and self._link.event("kept") is not None
+        return self.kept
+
+    def stop(self, limit: float | None = None) -> Sequence[Leftover]:
+        """As ``launch.base.Running.stop``; ``limit`` replaces ``deadlines.stop`` (0: KILL at once)."""
+        with self._stop_lock:
+            if self._stopped is None:
+                self._stopped = self._stop(self._plan.profile.deadlines.stop if limit is None else limit)
+            return self._stopped
+
+    def _stop(self, limit: float) -> tuple[Leftover, ...]:
+        begin = time.monotonic()
+        release = self._plan.profile.deadlines.release
+        self._link.send({"do": "stop", "limit": limit, "give_up": release})
+        self._link.wait(("ended", "fault"), limit + release + 10.0)
+        self.exited()  # while the events are fresh: the reason of an end that came before the stop
+        ended = self._link.event("ended")
+        if ended is None:
+            ended = self._end_without_keeper(limit, release)
+        self._link.close()
+        seconds = round(time.monotonic() - begin, 3)
+        left = {int(pid): Identity(int(pid), int(start)) for pid, start, _ in ended["left"]}
+        out = []
+        for pid, _, name in ended["ended"]:
+            gone = pid not in left or not alive(left[pid])
+            out.append(Leftover("pid", f"{pid} {self._redact(name)}", gone, seconds, self._node))
+        named = {pid for pid, _, _ in ended["ended"]}
+        for pid, identity in left.items():
+            if pid not in named:
+                out.append(Leftover("pid", f"{pid} {command_line(pid)}", not alive(identity), seconds, self._node))
+        if not out:
+            out.append(Leftover("pid", f"{self._main.pid} {self._plan.argv[0]}", True, seconds, self._node))
+        for name in ended["shm"]:
+            removed = " (left behind by the engine; removed)" if name in ended["shm_removed"] else ""
+            gone = not os.path.lexists(f"{SHM}/{name}")
+            out.append(Leftover("shm", f"{SHM}/{name}{removed}", gone, seconds, self._node))
+        out.append(self._port_released(begin, begin + limit + release))
+        out.extend(self._gpus_released(begin, begin + limit + release, {int(p) for p, _, _ in ended["ended"]}))
+        return tuple(out)
+
+    def _port_released(self, begin: float, until: float) -> Leftover:
+        host, port = self._plan.profile.launch.host, self._plan.port
+        while True:
+            taken = ports.why_taken(host, port)
+            seconds = round(time.monotonic() - begin, 3)
+            if taken is None:
+                return Leftover("port", f"{host}:{port}", True, seconds, self._node)
+            if time.monotonic() >= until:
+                return Leftover("port", f"{host}:{port}, held by {taken}", False, seconds, self._node)
+            time.sleep(_POLL)
+
+    def _gpus_released(self, begin: float, until: float, pids: set[int]) -> list[Leftover]:
+        gpus = self._plan.profile.launch.gpus
+        if self._gpu_held is None or not gpus:
+            return []
+        while True:
+            held = self._gpu_held(pids, gpus)
+            seconds = round(time.monotonic() - begin, 3)
+            if not held:
+                return [Leftover("gpu-memory", f"GPU {gpu}", True, seconds, self._node) for gpu in gpus]
+            if time.monotonic() >= until:
+                return [Leftover("gpu-memory", text, False, seconds, self._node) for text in held]
+            time.sleep(4 * _POLL)
+
+    def _end_without_keeper(self, limit: float, release: float) -> dict[str, Any]:
+        """The keeper was killed: end what the registry and the marker still know of this start."""
+        folder = registry.state_folder()
+        known: tuple[Identity, ...] = (self._main,)
+        shm: tuple[str, ...] = ()
+        path = registry.entry_path(folder, self._plan.run_id, self._plan.name)
+        try:
+            entry = registry.read(path)
+            known, shm = (*known, *entry.known), entry.shm
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # killed before it could write one; the marker is left
+        ending = stopping.Ending(lambda: ours(self._plan.run_id, known), self._main, limit, release)
+        left = ending.run()
+        removed, held = stopping.remove_shm(shm)
+        if not left and not held:
+            path.unlink(missing_ok=True)
+        return {
+            "left": [[p.pid, p.identity.start, p.name] for p in left],
+            "ended": ending.seen,
+            "shm": sorted(shm),
+            "shm_removed": removed,
+            "shm_held": held,
+        }
+
+    def _describe(self, code: int, after: float) -> Exit:
+        what = f"the engine's process (pid {self._main.pid})"
+        if code >= 0:
+            return Exit(self._node, code, "exited", f"{what} ended with exit code {code} after {after:.1f} s")
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        if code == -signal.SIGKILL and oom_kills() > self._oom_before:
+            text = f"{what} was killed after {after:.1f} s, and the kernel's out-of-memory killer was at work"
+            return Exit(self._node, code, "oom-killed", text)
+        return Exit(self._node, code, "killed", f"{what} was killed by {name} after {after:.1f} s")
+
+    def _fact(
+        self,
+        name: str,
+        value: Any,
+        where: str,
+        text: str,
+        *,
+        unit: str | None = None,
+        seconds: float | None = None,
+        source: str = "process",
+        detail: dict[str, Any] | None = None,
+    ) -> Fact:
+        evidence = Evidence(source, where, text[:400], node=self._node, seconds=seconds)
+        return Fact(name, value, evidence, unit=unit, node=self._node, detail=detail or {})
+
+
+def oom_kills() -> int:
+    """Processes that this host's kernel killed for want of memory since boot; 0 where it does not count them."""
+    try:
+        with open("/proc/vmstat", encoding="ascii") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    except OSError:
+        return 0
