@@ -1,27 +1,232 @@
-"""Secrets out of everything that is written: values, tokens, keys; in text, in JSON, and in a stream of chunks."""
+"""Secrets out of everything that is written: in text, in JSON, and in a log that arrives in chunks.
+
+What is taken out: the values given (those of ``${VAR}``), also JSON- and URL-escaped and line by line; tokens by their
+form (``hf_…``, ``sk-…``, JSON web tokens …); ``Authorization`` headers; and the values of names that say secret,
+password, token or key (``HF_TOKEN=…``, ``--api-key …``, ``"client_secret": "…"``). Names of the trade stay readable:
+``max_tokens``, ``eos_token``, ``tokenizer``, ``cache_key``. Pure: nothing is read, nothing is kept.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+import urllib.parse
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 MASK = "[redacted]"
-#: A ``${VAR}`` value shorter than this is too common in plain text to be taken out (``1``, ``yes``).
+#: A given value shorter than this stays in running text: it would take ``1`` or ``yes`` out of every line.
 SHORTEST = 4
+#: A line longer than this is passed on in pieces; no token by form is longer than what is held back.
+_LONGEST_LINE = 1 << 16
+_HELD = 1 << 12
+
+_LEFT = r"(?<![A-Za-z0-9])"
+_TOKENS = re.compile(
+    _LEFT + r"(?:hf_(?=[A-Za-z]*[A-Z0-9])[A-Za-z0-9]{8,}"
+    r"|(?:sk|rk|pk|nvapi|glpat|xox[abprs])-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{8,}"
+    r"|(?:gh[pousr]|github_pat)_[A-Za-z0-9_]{16,}|AKIA[A-Z0-9]{16}"
+    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*)"
+)
+_VALUE = r"""(?:"(?P<dq>(?:[^"\\\n]|\\.)*)"?|'(?P<sq>(?:[^'\\\n]|\\.)*)'?|(?P<bare>[^\s,;"'\])}&]+))"""
+_AUTHORIZATION = re.compile(
+    r"""(?i)authorization["']?\s*[:=,]\s*["']?(?:(?:bearer|basic|token|digest)\s+)?(?P<bare>[^\s,;"'\])}]+)"""
+)
+_BEARER = re.compile(r"(?i)" + _LEFT + r"bearer\s+(?P<bare>(?=[A-Za-z._~+/=-]*[0-9])[A-Za-z0-9._~+/=-]{8,})")
+_NAMED = re.compile(
+    r"(?i)(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z0-9_.-]{0,64}?(?:secret|token|key|passw|passphrase|credential)[A-Za-z0-9_-]{0,24})"
+    r"""(?:["']?\s{0,4}[:=]\s{0,4}[\[({]?|["'],\s{0,4}|\s{1,4})""" + _VALUE
+)
+_URL_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]{1,15}://[^\s/:@]{1,64}:(?P<bare>[^\s/@]{1,256})@")
+_SUSPECT = re.compile(
+    r"(?i)secret|token|key|passw|passphrase|credential|bearer|authorization|hf_|sk-|rk-|pk-|nvapi-|glpat|xox|gh._|github_pat|akia|eyj|://"
+)
+_ALWAYS = frozenset({"secret", "secrets", "password", "passwords", "passwd", "passphrase", "credential", "credentials"})
+_PLAIN_TOKENS = frozenset(
+    {
+        "eos",
+        "bos",
+        "pad",
+        "unk",
+        "sep",
+        "cls",
+        "mask",
+        "image",
+        "video",
+        "audio",
+        "vision",
+        "next",
+        "stop",
+        "per",
+        "first",
+    }
+    | {"last", "output", "input", "prompt", "special", "start", "end", "decoder", "draft", "think", "thinking", "max"}
+    | {"min", "num", "placeholder", "bonus", "sampled", "generated", "real", "completion", "stop", "tool", "control"}
+)
+_PLAIN_KEYS = frozenset(
+    {"cache", "hash", "sort", "dict", "state", "layer", "config", "metric", "group", "record", "match"}
+)
+_UNSET = re.compile(r"(?i)none|null|true|false|unset|''|\"\"|\*+|\[redacted\]?|[-+]?[0-9.,_]{1,12}")
+
+
+def names_secret(name: str) -> bool:
+    """Does a name (of a key, an option, a variable) say that its value is a secret?"""
+    parts = [p for p in re.split(r"[_.\-\s]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()) if p]
+    if not parts:
+        return False
+    if any(p in _ALWAYS or p in ("apikey", "apitoken") for p in parts):
+        return parts[-1] not in ("file", "path", "dir")
+    last, before = parts[-1], parts[-2] if len(parts) > 1 else ""
+    if last == "token":
+        return before not in _PLAIN_TOKENS
+    if last in ("key", "keys"):
+        by_form = name.isupper() and last == "key"
+        return before in ("api", "access", "private", "signing", "encryption", "ssh", "account", "auth", "master") or (
+            by_form and bool(before) and before not in _PLAIN_KEYS
+        )
+    return False
 
 
 class Redactor:
+    """Takes ``secrets``, and whatever looks like one, out of what is about to be written."""
+
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self.secrets = frozenset(secrets)
+        forms = {form for secret in self.secrets for form in _forms(secret)}
+        self.longest = max((len(f.encode()) for f in forms), default=0)
+        self._known = _alternatives(forms)
+        # a stream is bytes that need not be UTF-8: there, each character stands for one byte
+        self._known_bytes = _alternatives({f.encode().decode("latin-1") for f in forms})
 
     def text(self, text: str) -> str:
-        return str(self.json(text))
+        """``text`` with every secret replaced by ``[redacted]``."""
+        return _masked(text, self._spans(text, self._known))
+
+    def argv(self, argv: Iterable[str]) -> list[str]:
+        """An argument list: also what stands behind an option that says secret (``--api-key``, ``A``, ``B``)."""
+        out: list[str] = []
+        hidden = False
+        for arg in argv:
+            option, equals, _ = arg.partition("=")
+            if hidden and not arg.startswith("--"):
+                out.append(MASK)
+                continue
+            secret = names_secret(option.lstrip("-"))
+            out.append(f"{option}={MASK}" if equals and secret else self.text(arg))
+            hidden = secret and not equals and arg.startswith("--")
+        return out
 
     def json(self, value: Any) -> Any:
+        """Plain data (mappings, lists, scalars), copied, with secrets replaced; keys are kept unless they hold one."""
         if isinstance(value, str):
-            for s in sorted(self.secrets, key=len, reverse=True):
-                value = value.replace(s, MASK)
-            return value
+            return self.text(value)
         if isinstance(value, Mapping):
-            return {k: self.json(v) for k, v in value.items()}
-        return [self.json(v) for v in value] if isinstance(value, list) else value
+            return {
+                self.text(str(k)): self._hide(v) if names_secret(str(k)) else self.json(v) for k, v in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            if value and all(isinstance(v, str) for v in value):
+                return self.argv(value)
+            return [self.json(v) for v in value]
+        return value
+
+    def _hide(self, value: Any) -> Any:
+        """The value of a name that says secret: texts are masked; numbers, switches and nothing are no secrets."""
+        if isinstance(value, str):
+            return value if not value or _UNSET.fullmatch(value) else MASK
+        if isinstance(value, Mapping):
+            return {k: self._hide(v) for k, v in value.items()}
+        return [self._hide(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    def stream(self) -> RedactedStream:
+        """For the copy of a log: bytes in, bytes out, a secret may be split over any chunks."""
+        return RedactedStream(self)
+
+    def _spans(self, text: str, known: re.Pattern[str] | None) -> list[tuple[int, int]]:
+        """Where secrets stand, sorted, not overlapping."""
+        found = [m.span() for m in known.finditer(text)] if known else []
+        if _SUSPECT.search(text):
+            found += [m.span() for m in _TOKENS.finditer(text)]
+            for pattern in (_AUTHORIZATION, _BEARER, _URL_PASSWORD):
+                found += [m.span("bare") for m in pattern.finditer(text)]
+            found += _named_spans(text)
+        merged: list[tuple[int, int]] = []
+        for start, end in sorted(s for s in found if s[0] < s[1]):
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        return merged
+
+
+class RedactedStream:
+    """Whole lines are passed on as soon as they are complete; of a very long one, all but its last 4 KiB."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._pending = ""
+
+    def feed(self, data: bytes) -> bytes:
+        """More bytes; returns what can be written now."""
+        self._pending += data.decode("latin-1")
+        cut = self._pending.rfind("\n") + 1
+        if not cut and len(self._pending) > _LONGEST_LINE:
+            cut = len(self._pending) - max(_HELD, self._redactor.longest)
+            for start, end in self._redactor._spans(self._pending, self._redactor._known_bytes):
+                if start < cut < end:
+                    cut = start or cut
+        ready, self._pending = self._pending[:cut], self._pending[cut:]
+        return self._clean(ready)
+
+    def close(self) -> bytes:
+        """End of input: the rest."""
+        rest, self._pending = self._pending, ""
+        return self._clean(rest)
+
+    def _clean(self, text: str) -> bytes:
+        spans = self._redactor._spans(text, self._redactor._known_bytes) if text else []
+        return _masked(text, spans).encode("latin-1")
+
+
+def _forms(secret: str) -> Iterable[str]:
+    """How a value may be spelled in what an engine prints: as it is, escaped, and each line of several."""
+    for part in {secret, *(line.strip() for line in secret.splitlines() if len(line.strip()) >= 2 * SHORTEST)}:
+        for form in (
+            part,
+            json.dumps(part)[1:-1],
+            repr(part)[1:-1],
+            urllib.parse.quote(part, safe="", errors="replace"),
+        ):
+            if len(form) >= SHORTEST:
+                yield form
+
+
+def _alternatives(forms: Iterable[str]) -> re.Pattern[str] | None:
+    longest_first = sorted(forms, key=len, reverse=True)
+    return re.compile("|".join(re.escape(f) for f in longest_first)) if longest_first else None
+
+
+def _named_spans(text: str) -> list[tuple[int, int]]:
+    out = []
+    for found in _NAMED.finditer(text):
+        name = found["name"]
+        between = text[found.end("name") : found.start(found.lastgroup or "name")]
+        option = name.startswith("-")
+        if not names_secret(name.lstrip("-")) or (not option and not re.search("[:=]", between)):
+            continue
+        group = next(g for g in ("dq", "sq", "bare") if found[g] is not None)
+        value = found[group]
+        if _UNSET.fullmatch(value) or (option and value.startswith("--")):
+            continue
+        if name.lower() in ("token", "key") and not option and (len(value) < 8 or value.startswith("<")):
+            continue  # "stop token: <|end|>" in running text
+        out.append(found.span(group))
+    return out
+
+
+def _masked(text: str, spans: list[tuple[int, int]]) -> str:
+    parts, at = [], 0
+    for start, end in spans:
+        parts += [text[at:start], MASK]
+        at = end
+    return "".join([*parts, text[at:]]) if spans else text
