@@ -14,7 +14,6 @@ from helpers_http import (
     chat_completion,
     completion,
     computed,
-    drip,
     http,
     raw,
     reply,

@@ -98,11 +98,18 @@ class Http:
     """Requests to one server. Thread-safe. ``cancel()`` ends all requests in flight, at once and for good.
 
     ``base_url`` must name loopback, an address of this machine, or a host in ``allowed`` (ValueError otherwise). Each
-    request has a connection of its own: a server that closes an idle one can't make a request fail.
+    request has a connection of its own: a server that closes an idle one can't make a request fail. ``api_key`` is sent
+    as bearer token, for engines that ask for one.
     """
 
     def __init__(
-        self, base_url: str, *, timeout: float = 30.0, max_bytes: int = MAX_BYTES, allowed: Collection[str] = ()
+        self,
+        base_url: str,
+        *,
+        timeout: float = 30.0,
+        max_bytes: int = MAX_BYTES,
+        allowed: Collection[str] = (),
+        api_key: str | None = None,
     ) -> None:
         parts = urllib.parse.urlsplit(base_url)
         if parts.scheme != "http" or not parts.hostname:
@@ -116,6 +123,7 @@ class Http:
         self.port = parts.port or 80
         self.timeout = timeout
         self.max_bytes = max_bytes
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._cancelled = threading.Event()
         self._sockets: weakref.WeakSet[_BoundSocket] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -175,7 +183,7 @@ class Http:
                 method,
                 self.base_url + path,
                 data=data,
-                headers={"Content-Type": "application/json"} if data is not None else None,
+                headers={**self._headers, **({"Content-Type": "application/json"} if data is not None else {})},
                 timeout=limit,
                 stream=True,
                 allow_redirects=False,

@@ -75,10 +75,11 @@ class ReadyWatch:
         give_up_after: float = 30.0,
         clock_slack: float = 2.0,
         allowed: Collection[str] = (),
+        api_key: str | None = None,
         on_done: Callable[[], None] | None = None,
     ) -> None:
         self.done = threading.Event()
-        self._http = Http(base_url, timeout=10.0, allowed=allowed)
+        self._http = Http(base_url, timeout=10.0, allowed=allowed, api_key=api_key)
         self._target = Target(self._http, endpoints, model, launched_at, request_timeout)
         self._prompt = replace(prompt, max_tokens=min(prompt.max_tokens, PROBE_TOKENS))
         self._launch_clock = time.time() - (time.monotonic() - launched_at)

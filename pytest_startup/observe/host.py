@@ -1,0 +1,154 @@
+"""The host under the engine: page size, kernel, CPU, memory, /dev/shm; and whether it is the host that is pinned."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pytest_startup.profile.model import Host
+from pytest_startup.record import JSON, Evidence, Fact
+
+GIB = 2**30
+#: A file in /dev/shm of this size and age is reported: nothing that runs now still fills it, and it holds memory.
+STALE_BYTES = GIB
+STALE_SECONDS = 600.0
+PROC = Path("/proc")
+SHM = Path("/dev/shm")  # noqa: S108 - only listed
+
+
+def host_facts(proc: Path = PROC, shm: Path = SHM, seconds: float | None = None) -> list[Fact]:
+    """``host.page_size`` (B), ``host.kernel``, ``host.architecture``, ``host.cpu``, ``host.cpus``, ``host.name_hash``,
+    ``host.memory_total`` and ``host.memory_available`` (GiB), ``host.shm_free`` (GiB), ``host.shm_stale`` (GiB, one per
+    large old file). What can't be read has no fact."""
+    name = hashlib.sha256(platform.node().encode()).hexdigest()[:12]
+    facts = [
+        _fact("host.page_size", os.sysconf("SC_PAGE_SIZE"), "sysconf SC_PAGE_SIZE", "B"),
+        _fact("host.kernel", platform.release(), "uname -r"),
+        _fact("host.architecture", platform.machine(), "uname -m"),
+        _fact("host.name_hash", name, "uname -n, hashed"),
+        _fact("host.cpus", len(os.sched_getaffinity(0)), "sched_getaffinity"),
+    ]
+    cpu = _cpu(proc)
+    if cpu:
+        facts.append(_fact("host.cpu", cpu, "/proc/cpuinfo"))
+    return [*facts, *memory_facts(proc, seconds=seconds), *shm_facts(shm)]
+
+
+def memory_facts(proc: Path = PROC, at: str | None = None, seconds: float | None = None) -> list[Fact]:
+    """``host.memory_total``, ``host.memory_available`` (GiB) from /proc/meminfo; detail ``at`` if given."""
+    found = meminfo(proc)
+    detail: dict[str, JSON] = {"at": at} if at else {}
+    return [
+        _fact(name, round(found[key] / GIB, 3), "/proc/meminfo", "GiB", seconds, **detail)
+        for name, key in (("host.memory_total", "MemTotal"), ("host.memory_available", "MemAvailable"))
+        if key in found
+    ]
+
+
+def meminfo(proc: Path = PROC) -> dict[str, int]:
+    """/proc/meminfo in bytes; empty if it can't be read."""
+    found = {}
+    try:
+        lines = (proc / "meminfo").read_text().splitlines()
+    except OSError:
+        return {}
+    for line in lines:
+        key, _, rest = line.partition(":")
+        parts = rest.split()
+        if parts and parts[0].isdigit():
+            found[key] = int(parts[0]) * (1024 if parts[1:] == ["kB"] else 1)
+    return found
+
+
+def shm_facts(shm: Path = SHM, now: float | None = None) -> list[Fact]:
+    """Free space of /dev/shm, and its large files that nobody has changed for ten minutes (detail path, owner, age)."""
+    try:
+        space = os.statvfs(shm)
+        entries = sorted(shm.iterdir())
+    except OSError:
+        return []
+    facts = [_fact("host.shm_free", round(space.f_bavail * space.f_frsize / GIB, 3), str(shm), "GiB")]
+    for entry in entries:
+        try:
+            info = entry.lstat()
+        except OSError:
+            continue
+        size = info.st_blocks * 512  # what it really holds: these files are often sparse
+        age = (time.time() if now is None else now) - max(info.st_mtime, info.st_ctime)
+        if size >= STALE_BYTES and age >= STALE_SECONDS:
+            facts.append(
+                _fact(
+                    "host.shm_stale",
+                    round(size / GIB, 3),
+                    str(shm),
+                    "GiB",
+                    path=str(entry),
+                    owner=info.st_uid,
+                    age_seconds=round(age),
+                )
+            )
+    return facts
+
+
+def host_problems(host: Host, facts: Sequence[Fact]) -> list[str]:
+    """Why this is not the host that the profile pins: one reason per key, each with expected and observed.
+
+    A pinned property that can't be seen is a reason too. ``kernel``, ``driver`` and ``gpu`` are globs, without regard to
+    case; a GPU's name may be given in part.
+    """
+    problems = []
+    if host.page_size is not None:
+        problems += _differs("host.page_size", host.page_size, facts, lambda seen: seen == host.page_size)
+    if host.kernel is not None:
+        problems += _differs("host.kernel", host.kernel, facts, _like(host.kernel))
+    if host.driver is not None:
+        problems += _differs("host.driver", host.driver, facts, _like(host.driver), "gpu.driver")
+    if host.gpu is not None:
+        problems += _differs("host.gpu", host.gpu, facts, _like(f"*{host.gpu}*"), "gpu.name")
+    if host.gpu_count is not None:
+        count = len({str(f.detail.get("gpu")) for f in facts if f.name == "gpu.name"})
+        if count != host.gpu_count:
+            problems.append(f"host.gpu_count: expected {host.gpu_count}, observed {count}")
+    return problems
+
+
+def _like(glob: str) -> Callable[[object], bool]:
+    return lambda seen: fnmatch.fnmatchcase(str(seen).lower(), glob.lower())
+
+
+def _differs(
+    key: str, expected: object, facts: Sequence[Fact], fits: Callable[[object], bool], name: str | None = None
+) -> list[str]:
+    seen = [f for f in facts if f.name == (name or key)]
+    if not seen:
+        return [f"{key}: expected {expected}, but it can't be seen on this host"]
+    wrong = dict.fromkeys(f"{f.value} ({f.evidence.where})" for f in seen if not fits(f.value))
+    return [f"{key}: expected {expected}, observed {text}" for text in wrong]
+
+
+def _cpu(proc: Path) -> str | None:
+    """The CPU's name; on Arm, which prints none, its implementer and part."""
+    try:
+        lines = (proc / "cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    found: dict[str, str] = {}
+    for line in lines:
+        key, _, value = line.partition(":")
+        found.setdefault(key.strip(), value.strip())
+    if "model name" in found:
+        return found["model name"]
+    parts = [f"{k} {found[k]}" for k in ("CPU implementer", "CPU part") if k in found]
+    return ", ".join(parts) or None
+
+
+def _fact(
+    name: str, value: JSON, where: str, unit: str | None = None, seconds: float | None = None, **detail: JSON
+) -> Fact:
+    shown = f"{name} {value}" + (f" {unit}" if unit else "")
+    return Fact(name, value, Evidence("host", where, shown, seconds=seconds), unit=unit, detail=detail)

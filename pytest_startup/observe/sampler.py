@@ -1,0 +1,91 @@
+"""Samples memory while an engine starts: the peak of each GPU, and the least memory that the host had left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_startup.observe import gpus as gpu_facts
+from pytest_startup.observe.host import meminfo, memory_facts
+from pytest_startup.record import Fact
+
+if TYPE_CHECKING:
+    from pytest_startup.observe.gpus import Gpu, Nvml
+
+
+class MemorySampler:
+    """A thread that samples every ``interval`` seconds; make it *before* launch, so that ``before`` means it.
+
+    ``facts()`` gives, per device, ``gpu.memory_used`` at ``before``, ``peak`` and ``after`` (or ``gpu.memory_unknown``
+    with the reason), and ``host.memory_available`` at ``before``, ``lowest`` and ``after``. Where GPU and host share
+    memory, the latter is the only witness. A driver that hangs stops the samples, never the caller.
+    """
+
+    def __init__(
+        self,
+        nvml: Nvml | None,
+        launched_at: float,
+        *,
+        interval: float = 0.5,
+        pids: Callable[[], Collection[int]] | None = None,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._nvml, self._launched_at, self._interval, self._pids, self._proc = nvml, launched_at, interval, pids, proc
+        self._lock = threading.Lock()
+        self._peaks: dict[int, tuple[Gpu, float]] = {}
+        self._lowest: tuple[int, list[Fact]] | None = None
+        self._before = self._now("before")
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="startup-memory", daemon=True)
+
+    def start(self, launched_at: float | None = None) -> MemorySampler:
+        """Begin; ``launched_at`` corrects the time that was given when the sampler was made."""
+        if launched_at is not None:
+            self._launched_at = launched_at
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the samples. Returns within 2 s even if the driver hangs. Idempotent."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(2.0)
+
+    def facts(self, after: bool = True) -> list[Fact]:
+        """All facts so far. ``after``: measure once more, as the state after the start (or after the stop)."""
+        last = self._now("after") if after else []
+        with self._lock:
+            peaks = [
+                fact
+                for gpu, seconds in self._peaks.values()
+                for fact in gpu_facts.memory_facts([gpu], "peak", seconds, self._pids() if self._pids else None)
+            ]
+            lowest = self._lowest[1] if self._lowest else []
+        return [*self._before, *peaks, *lowest, *last]
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._sample()
+            self._stopped.wait(self._interval)
+
+    def _sample(self) -> None:
+        since = time.monotonic() - self._launched_at
+        gpus = self._nvml.gpus() if self._nvml else ()
+        available = meminfo(self._proc).get("MemAvailable")
+        with self._lock:
+            for gpu in gpus:
+                best = self._peaks.get(gpu.index)
+                if gpu.used is not None and (best is None or gpu.used > (best[0].used or 0)):
+                    self._peaks[gpu.index] = (gpu, since)
+            if available is not None and (self._lowest is None or available < self._lowest[0]):
+                facts = memory_facts(self._proc, "lowest", since)
+                self._lowest = (available, [f for f in facts if f.name == "host.memory_available"])
+
+    def _now(self, at: str) -> list[Fact]:
+        since = time.monotonic() - self._launched_at
+        gpus = self._nvml.gpus() if self._nvml else ()
+        host = [f for f in memory_facts(self._proc, at, since) if f.name == "host.memory_available"]
+        return [*gpu_facts.memory_facts(gpus, at, since, self._pids() if self._pids else None), *host]
