@@ -1,0 +1,287 @@
+"""identity: what runs is what is pinned, and the same on a restart as on the reference start."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from pathlib import PurePath
+
+from pytest_startup.baseline import Baseline, mismatch
+from pytest_startup.checks import common
+from pytest_startup.checks.base import Verdict
+from pytest_startup.profile.model import Profile
+from pytest_startup.record import Fact, StartRecord
+
+#: Facts that must not change from the reference start to a restart.
+STABLE = ("container.image", "host.page_size", "host.kernel", "gpu.name", "gpu.uuid", "gpu.driver", "model.max_len")
+_PLAIN_RELEASE = re.compile(r"\d+(\.\d+)*")
+
+
+def check(profile: Profile, reference: StartRecord | None, start: StartRecord, baseline: Baseline | None) -> Verdict:
+    """Judges version, model, revision, arguments, image, files, host and GPUs; then equality with the reference."""
+    judging = common.Judging("identity", "version, model, arguments, image, GPU or host facts of this start")
+    _version(judging, profile, start)
+    _model(judging, profile, start)
+    _revision(judging, profile, start)
+    _arguments(judging, profile, start)
+    _image(judging, profile, start)
+    _files(judging, profile, start)
+    _host(judging, profile, start)
+    if reference is not None:
+        _same_as_reference(judging, profile, reference, start)
+    if baseline is not None and (reasons := mismatch(baseline, profile, start)):
+        judging.failed(
+            "the baseline was accepted for something else, so nothing was compared with it: " + reasons[0],
+            "the identity of the baseline",
+            reasons,
+            helps=("validate this engine anew and propose a new baseline (--startup-baseline propose)",),
+            source="baseline",
+        )
+    return judging.verdict()
+
+
+def same_version(pinned: str, said: str) -> bool:
+    """Is ``said`` the pinned version?
+
+    Compared exactly (``rc``, ``.dev`` and ``+local`` parts included), with one exception: a plain release (``0.31.0``)
+    also accepts a local build label (``0.31.0+cpu``), since wheels carry one that the same engine's banner leaves out.
+    """
+    pinned, said = pinned.strip().removeprefix("v"), said.strip().removeprefix("v")
+    if pinned == said:
+        return True
+    return _PLAIN_RELEASE.fullmatch(pinned) is not None and said.partition("+")[0] == pinned
+
+
+def _version(judging: common.Judging, profile: Profile, start: StartRecord) -> None:
+    facts = [f for f in start.named("engine.version") if isinstance(f.value, str)]
+    pinned = profile.engine.version
+    judging.saw(*facts)
+    said = {str(f.value): f for f in facts}
+    if pinned is None:
+        plain = min(said, key=len) if said else ""
+        other = [v for v in said if not same_version(plain, v)]
+        if other:
+            judging.failed(
+                f"the engine gives two versions: {plain} and {other[0]}",
+                "one version",
+                [f"{v} ({f.evidence.source})" for v, f in said.items()],
+                facts,
+                ("two installations are mixed: look at PATH and PYTHONPATH of the engine",),
+            )
+    elif not facts:
+        judging.not_observable(
+            f"the engine never said its version, {pinned} is pinned",
+            pinned,
+            "a version in the log's banner or at the version endpoint",
+            common.nearest(start, "engine."),
+            ("a log level above INFO hides the banner",),
+            "engine.version",
+        )
+    else:
+        wrong = [f for v, f in said.items() if not same_version(pinned, v)]
+        if wrong:
+            judging.failed(
+                f"engine {wrong[0].value} runs, {pinned} is pinned",
+                pinned,
+                [f"{f.value} ({f.evidence.source})" for f in wrong],
+                wrong,
+                ("install the pinned build, or validate this one and pin it",),
+                "engine.version",
+            )
+
+
+def _model(judging: common.Judging, profile: Profile, start: StartRecord) -> None:
+    accepted = {profile.engine.model, str(PurePath(profile.engine.model)), profile.engine.served_name}
+    facts = [f for f in start.named("engine.model") if isinstance(f.value, str)]
+    judging.saw(*facts)
+    wrong = [f for f in facts if f.value not in accepted and str(PurePath(str(f.value))) not in accepted]
+    if wrong:
+        judging.failed(
+            f"the engine serves {wrong[0].value}, {profile.engine.model} is pinned",
+            profile.engine.served_name or profile.engine.model,
+            [f"{f.value} ({f.evidence.place()})" for f in wrong],
+            wrong,
+            ("is another server on this port, or another --served-model-name in force?",),
+            "engine.model",
+        )
+
+
+def _revision(judging: common.Judging, profile: Profile, start: StartRecord) -> None:
+    pinned = profile.engine.revision
+    if pinned is None:
+        return
+    facts = [f for f in start.named("engine.revision") if isinstance(f.value, str) and f.value != "None"]
+    argv = list(start.argv)
+    passed = {argv[i + 1] for i, a in enumerate(argv[:-1]) if a == "--revision"}
+    passed |= {a.partition("=")[2] for a in argv if a.startswith("--revision=")}
+    said = {str(f.value) for f in facts} or passed
+    judging.saw(*facts)
+    if said - {pinned}:
+        judging.failed(
+            f"model revision {sorted(said - {pinned})[0]} is in force, {pinned} is pinned",
+            pinned,
+            sorted(said),
+            facts,
+            source="engine.revision",
+        )
+    elif not said and pinned not in profile.engine.model:
+        judging.not_observable(
+            f"nothing shows the model's revision, {pinned} is pinned",
+            pinned,
+            "a revision in the engine's config line, or --revision among its arguments",
+            common.nearest(start, "engine."),
+            ("pass --revision, or pin the checkpoint's files",),
+            "engine.revision",
+        )
+
+
+def _arguments(judging: common.Judging, profile: Profile, start: StartRecord) -> None:
+    """The pinned arguments stand, in order, in the command line that the kernel shows."""
+    for fact in start.named("process.argv"):
+        argv = [str(a) for a in fact.value] if isinstance(fact.value, list) else str(fact.value).split()
+        judging.saw(fact)
+        rest, missing = iter(argv), []
+        for wanted in profile.engine.args:
+            if wanted not in rest:
+                missing.append(wanted)
+                break
+        if missing:
+            judging.failed(
+                f"the pinned argument {missing[0]} is not in the command line of the running engine",
+                " ".join(profile.engine.args),
+                [f"{common.who(fact)}: {' '.join(argv)}"],
+                [fact],
+                ("the launch command drops or reorders arguments: does a wrapper script stand in between?",),
+                "engine.args",
+            )
+
+
+def _hex(text: str) -> set[str]:
+    return set(re.findall(r"[0-9a-f]{64}", text))
+
+
+def _image(judging: common.Judging, profile: Profile, start: StartRecord) -> None:
+    container = profile.launch.container
+    if container is None:
+        return
+    facts = start.named("container.image")
+    judging.saw(*facts)
+    if not facts:
+        judging.not_observable(
+            "nothing shows the image of the running container",
+            container.image,
+            "the image id and repo digests of the container at the daemon",
+            source="launch.container.image",
+        )
+    for fact in facts:
+        if not _hex(container.image) & _hex(f"{fact.value} {dict(fact.detail)}"):
+            judging.failed(
+                f"the container runs image {fact.value}, another one is pinned",
+                container.image,
+                [f"{common.who(fact)}: {fact.value}"],
+                [fact],
+                ("a tag was moved, or the image was built again: pin the id or digest that was validated",),
+                "launch.container.image",
+            )
+
+
+def _files(judging: common.Judging, profile: Profile, start: StartRecord) -> None:
+    files = profile.launch.container.files if profile.launch.container else ()
+    for i, pinned in enumerate(f for f in files if f.sha256):
+        key = f"launch.container.files.{i}"
+        facts = [f for f in start.named("file.sha256") if f.detail.get("path") in (pinned.path, str(pinned.host))]
+        judging.saw(*facts)
+        if not facts:
+            judging.not_observable(
+                f"nothing shows the hash of {pinned.path}", str(pinned.sha256), "file.sha256 of that path", source=key
+            )
+        wrong = [f for f in facts if f.value != pinned.sha256]
+        if wrong:
+            judging.failed(
+                f"{pinned.path} is not the pinned file",
+                f"sha256 {pinned.sha256}",
+                [f"{common.who(f)}: sha256 {f.value}" for f in wrong],
+                wrong,
+                source=key,
+            )
+
+
+def _host(judging: common.Judging, profile: Profile, start: StartRecord) -> None:
+    host = profile.host
+    pins: tuple[tuple[str, str, object], ...] = (
+        ("host.page_size", "page_size", host.page_size),
+        ("host.kernel", "kernel", host.kernel),
+        ("gpu.driver", "driver", host.driver),
+        ("gpu.name", "gpu", host.gpu),
+    )
+    for name, key, pinned in pins:
+        facts = start.named(name)
+        judging.saw(*facts)
+        if pinned is None:
+            continue
+        if not facts:
+            judging.not_observable(
+                f"{name} is pinned to {pinned} and was not seen", str(pinned), name, source=f"host.{key}"
+            )
+        wrong = [f for f in facts if not fnmatch.fnmatchcase(str(f.value), str(pinned))]
+        if wrong:
+            judging.failed(
+                f"{name} is {wrong[0].value}, {pinned} is pinned",
+                str(pinned),
+                [f"{common.who(f)}: {f.value}" for f in wrong],
+                wrong,
+                source=f"host.{key}",
+            )
+    gpus = {(f.node, str(f.value)) for f in start.named("gpu.uuid")}
+    if host.gpu_count is not None and gpus and len(gpus) != host.gpu_count:
+        judging.failed(
+            f"{len(gpus)} GPUs are in use, {host.gpu_count} are pinned",
+            f"{host.gpu_count} GPUs",
+            sorted(u for _, u in gpus),
+            start.named("gpu.uuid"),
+            source="host.gpu_count",
+        )
+
+
+def _without_port(argv: tuple[str, ...]) -> list[str]:
+    out, skip = [], False
+    for part in argv:
+        if skip or part == "--port":
+            skip = part == "--port"
+        elif not part.startswith("--port="):
+            out.append(part)
+    return out
+
+
+def _same_as_reference(judging: common.Judging, profile: Profile, reference: StartRecord, start: StartRecord) -> None:
+    change = common.changed_on_purpose(common.restart_of(profile, start))
+    for name in (*STABLE, *(() if change else ("system.fingerprint",))):
+        before, now = reference.named(name), start.named(name)
+        old, new = ({(f.node, str(f.value)) for f in facts} for facts in (before, now))
+        if old and new and old != new:
+            judging.failed(
+                f"{name} changed since the reference start",
+                common.listed(sorted(v for _, v in old)),
+                [f"{common.who(f)}: {f.value}" for f in now],
+                [*before, *now],
+                ("nothing that was measured on the reference start holds for this one",),
+                "reference",
+            )
+        judging.saw(*now)
+    if not change and reference.argv and start.argv and _without_port(reference.argv) != _without_port(start.argv):
+        judging.failed(
+            "the restart was launched with other arguments than the reference start",
+            " ".join(_without_port(reference.argv)),
+            [" ".join(_without_port(start.argv))],
+            source="reference",
+        )
+    old_pids = {(f.node, f.value): f for f in reference.named("process.pid")}
+    again: list[Fact] = [f for f in start.named("process.pid") if (f.node, f.value) in old_pids]
+    if again:
+        judging.failed(
+            f"process {again[0].value} is still the one of the reference start: nothing was restarted",
+            "a new process",
+            [f"{common.who(f)}: pid {f.value}" for f in again],
+            again,
+            source="reference",
+        )

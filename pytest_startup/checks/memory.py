@@ -1,0 +1,146 @@
+"""memory: weights per rank, peak GPU and host memory within limits; nothing foreign on the GPU before the start."""
+
+from __future__ import annotations
+
+from pytest_startup.baseline import Baseline
+from pytest_startup.checks import common
+from pytest_startup.checks.base import Verdict
+from pytest_startup.profile.model import Profile, Range
+from pytest_startup.record import Fact, StartRecord
+
+#: GiB by which the memory in use before a start may exceed that before the reference start (contexts, display).
+FOREIGN_GIB = 1.0
+
+
+def check(profile: Profile, reference: StartRecord | None, start: StartRecord, baseline: Baseline | None) -> Verdict:
+    """Judges each quantity against its limit, then weights against baseline and reference, then foreign memory."""
+    judging = common.Judging("memory", "weights.memory in the log, gpu.memory_used, host.memory_peak")
+    wanted = profile.expect.memory
+    weights = figures(start, "weights.memory")
+    peak = [f for f in figures(start, "gpu.memory_used") if f.detail.get("at") == "peak"]
+    host = figures(start, "host.memory_peak")
+    _limit(judging, "weights", "weights_gib_per_rank", wanted.weights_gib_per_rank, weights, start)
+    _limit(judging, "peak GPU memory", "gpu_peak_gib", wanted.gpu_peak_gib, peak, start)
+    _limit(judging, "peak host memory", "host_peak_gib", wanted.host_peak_gib, host, start)
+    _weights_as_before(judging, profile, reference, start, baseline, weights)
+    _before_start(judging, reference, start)
+    for name, facts in (("weights GiB", weights), ("GPU peak GiB", peak), ("host peak GiB", host)):
+        if facts:
+            judging.numbers[name] = round(max(gib(f) for f in facts), 2)
+    return judging.verdict()
+
+
+def figures(record: StartRecord, name: str) -> list[Fact]:
+    return [f for f in record.named(name) if common.number(f.value) is not None]
+
+
+def gib(fact: Fact) -> float:
+    """The figure in GiB. GPU lines in GB mean GiB (SGLang 0.4 to 0.5 divides by 2^30 and prints GB)."""
+    return common.number(fact.value) or 0.0
+
+
+def _place(fact: Fact) -> str:
+    return fact.rank or str(fact.detail.get("gpu") or "") or common.who(fact)
+
+
+def _limit(
+    judging: common.Judging, what: str, key: str, limits: Range | None, facts: list[Fact], start: StartRecord
+) -> None:
+    judging.saw(*facts)
+    if limits is None:
+        return
+    source = f"expect.memory.{key}"
+    if not facts:
+        judging.not_observable(
+            f"nothing shows {what}, a limit is set",
+            common.range_text(limits, "GiB"),
+            {"weights": "weights.memory in the log", "peak GPU memory": "gpu.memory_used of NVML"}.get(
+                what, "host.memory_peak"
+            ),
+            common.nearest(start, "weights.", "gpu.", "host."),
+            ("on devices that share memory with the host NVML gives none: limit the host's peak instead",)
+            if "GPU" in what
+            else (),
+            source,
+        )
+        return
+    wrong = [f for f in facts if not common.within(gib(f), limits, 0.005)]
+    if wrong:
+        worst = max(wrong, key=gib)
+        judging.failed(
+            f"{what} on {_place(worst)}: {common.shown(gib(worst), 'GiB')}, {common.range_text(limits, 'GiB')} allowed",
+            common.range_text(limits, "GiB"),
+            [f"{_place(f)}: {common.shown(gib(f), 'GiB')}" for f in facts],
+            wrong,
+            ("weights are converted or packed by the kernel backend: compare the backend of the validated start",)
+            if what == "weights"
+            else (),
+            source,
+        )
+
+
+def _weights_as_before(
+    judging: common.Judging,
+    profile: Profile,
+    reference: StartRecord | None,
+    start: StartRecord,
+    baseline: Baseline | None,
+    weights: list[Fact],
+) -> None:
+    """Weights per rank, in the order of sight (a drafter's after the model's), against baseline, else reference."""
+    known = common.population(baseline, start)
+    accepted = common.number(known.values.get("weights.gib_max")) if known else None
+    tolerance = profile.expect.memory.tolerance
+    if accepted is not None and weights:
+        most = max(weights, key=gib)
+        if abs(gib(most) - accepted) > tolerance * accepted:
+            _other_weights(judging, most, accepted, weights, tolerance, "baseline")
+        return
+    before = common.by_rank(figures(reference, "weights.memory")) if reference else {}
+    for rank, now in common.by_rank(weights).items():
+        for old, new in zip(before.get(rank, ()), now, strict=False):
+            if abs(gib(new) - gib(old)) > max(tolerance * gib(old), 0.01):
+                _other_weights(judging, new, gib(old), weights, tolerance, "reference")
+                return
+    missing = sorted(set(before) - set(common.by_rank(weights)), key=common.natural)
+    if missing:
+        judging.not_observable(
+            f"nothing shows the weights of {common.listed(missing)}, which the reference start stated",
+            "the same ranks",
+            "weights.memory in the log, per rank",
+            weights,
+            source="reference",
+        )
+
+
+def _other_weights(
+    judging: common.Judging, fact: Fact, accepted: float, weights: list[Fact], tolerance: float, source: str
+) -> None:
+    what = "the baseline" if source == "baseline" else "the reference start"
+    judging.failed(
+        f"weights take {common.shown(gib(fact), 'GiB')} on {_place(fact)}, {common.shown(accepted)} in {what}",
+        f"{common.shown(accepted, 'GiB')} ± {common.percent(tolerance)}",
+        [f"{_place(f)}: {common.shown(gib(f), 'GiB')}" for f in weights],
+        [fact],
+        ("another kernel backend packs weights differently; another shard layout or dtype does so too",),
+        source,
+    )
+
+
+def _before_start(judging: common.Judging, reference: StartRecord | None, start: StartRecord) -> None:
+    def before(record: StartRecord) -> dict[tuple[str | None, str], Fact]:
+        facts = [f for f in figures(record, "gpu.memory_used") if f.detail.get("at") == "before"]
+        return {(f.node, str(f.detail.get("gpu") or f.rank or f.evidence.where)): f for f in facts}
+
+    old, new = before(reference) if reference else {}, before(start)
+    for place, fact in new.items():
+        judging.saw(fact)
+        if place in old and gib(fact) > gib(old[place]) + FOREIGN_GIB:
+            judging.failed(
+                f"GPU {place[1]} already held {common.shown(gib(fact), 'GiB')} before this start",
+                f"about {common.shown(gib(old[place]), 'GiB')} as before the reference start",
+                [f"{place[1]}: {common.shown(gib(fact), 'GiB')}"],
+                [fact, old[place]],
+                ("another process, or a leftover of the engine before, is on the device: KV cache and graphs suffer",),
+                "reference",
+            )

@@ -1,0 +1,184 @@
+"""ready: a real completion came back, plainly and streamed, and the engine still answers after the workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_startup.baseline import Baseline
+from pytest_startup.checks import common, texts
+from pytest_startup.checks.base import Verdict
+from pytest_startup.profile.model import Profile
+from pytest_startup.record import JSON, Completion, Evidence, Failure, StartRecord
+
+PURPOSES = ("ready", "ready-chat", "ready-stream")
+
+
+def check(profile: Profile, _reference: StartRecord | None, start: StartRecord, _baseline: Baseline | None) -> Verdict:
+    """Judges the start's failure, its first completions and its health after the workload."""
+    judging = common.Judging("ready", "a completed request after HTTP 200 of the health endpoint")
+    if start.failure is not None:
+        _start_failed(judging, start, start.failure)
+    answers = [c for c in start.completions if c.purpose in PURPOSES]
+    if not answers and start.failure is None:
+        judging.failed(
+            "the engine never completed a request",
+            "HTTP 200 from the health endpoint and a real completion",
+            [
+                "health never answered 200"
+                if start.health_seconds is None
+                else f"health answered 200 after {start.health_seconds:.1f} s, no completion followed"
+            ],
+            helps=("health 200 alone proves nothing: read the last lines of the log",),
+        )
+    for answer in answers:
+        _one(judging, profile, answer)
+    _streamed_agrees(judging, answers)
+    _alive_after(judging, start)
+    if start.ready_seconds is not None:
+        judging.numbers["ready s"] = round(start.ready_seconds, 2)
+    return judging.verdict()
+
+
+def _start_failed(judging: common.Judging, start: StartRecord, failure: Failure) -> None:
+    when = f" after {failure.after_seconds:.0f} s" if failure.after_seconds is not None else ""
+    where = f" on rank {failure.rank}" if failure.rank else (f" on node {failure.node}" if failure.node else "")
+    state = "the engine died after it had been ready" if start.ready else "the start failed"
+    judging.failed(
+        f"{state} in phase {failure.phase or 'unknown'}{where}{when}: {failure.summary}",
+        "a start that becomes ready and stays so",
+        [f"cause: {failure.cause.text}" if failure.cause else "no line explains it; the last lines are the evidence"],
+        [failure.cause] if failure.cause else failure.last_lines,
+        [*failure.helps, *(f"no help: {n}" for n in failure.no_help)],
+    )
+
+
+def _one(judging: common.Judging, profile: Profile, answer: Completion) -> None:
+    name = {"ready": "the completion", "ready-chat": "the chat completion"}.get(
+        answer.purpose, "the streamed completion"
+    )
+    seen = common.answer_evidence(answer)
+    judging.saw(seen)
+    if answer.status != 200 or answer.error:
+        status = "no HTTP answer" if answer.status == 0 else f"HTTP {answer.status}"
+        judging.failed(
+            f"{name} failed: {status}",
+            "HTTP 200 and a text",
+            [f"{status}: {answer.error or common.excerpt(answer.text)}"],
+            [seen],
+            ("health may answer 200 while the engine behind it is dead or stuck",),
+        )
+        return
+    if not (answer.text.strip() or answer.reasoning.strip()):
+        judging.failed(
+            f"{name} came back with HTTP 200 and an empty text",
+            "a text, or a reasoning text",
+            [f"text {answer.text!r}, usage {answer.completion_tokens} tokens, finish reason {answer.finish_reason}"],
+            [seen],
+            ("weights may be missing (sleep level 2 without a reload does this), or a proxy answers in its place",),
+        )
+        return
+    _usage(judging, name, answer, seen)
+    served = profile.engine.served_name or profile.engine.model
+    if answer.model is not None and answer.model != served:
+        judging.failed(
+            f"{name} came from model {answer.model}, {served} is pinned",
+            served,
+            [answer.model],
+            [seen],
+            ("another server listens on this port, or another name is served",),
+            "engine.served_name",
+        )
+    for fault in texts.faults(answer.text or answer.reasoning, profile):
+        judging.failed(
+            f"{name} is not a sane text: {fault}",
+            "a text without loops, floods, replacement characters or control tokens",
+            [common.excerpt(answer.text or answer.reasoning, 160)],
+            [seen],
+            ("compare kernel backends, quantization and weights with the start that was validated",),
+        )
+    wanted = profile.expect.completion
+    if wanted.contains and answer.prompt == wanted.prompt:
+        body = f"{answer.reasoning}\n{answer.text}".lower()
+        if wanted.contains.lower() not in body:
+            judging.failed(
+                f"{name} does not contain {wanted.contains!r}",
+                f"{wanted.contains!r} in the answer to {common.excerpt(wanted.prompt)}",
+                [common.excerpt(answer.text or answer.reasoning, 160)],
+                [seen],
+                source="expect.completion.contains",
+            )
+
+
+def _usage(judging: common.Judging, name: str, answer: Completion, seen: Evidence) -> None:
+    wrong: list[str] = []
+    out, prompt, asked = answer.completion_tokens, answer.prompt_tokens, answer.asked_tokens
+    if out is None:
+        if not answer.streamed:
+            wrong.append("no count of completion tokens")
+    elif out < 1:
+        wrong.append(f"{out} completion tokens for a text of {len(answer.text)} characters")
+    elif asked is not None and out > asked:
+        wrong.append(f"{out} completion tokens, {asked} were asked for")
+    elif asked is not None and out < asked and answer.finish_reason == "length":
+        wrong.append(f"finish reason length after {out} of {asked} tokens: the answer was cut short")
+    if prompt is not None and prompt < 1:
+        wrong.append(f"{prompt} prompt tokens")
+    elif prompt is None and not answer.streamed:
+        wrong.append("no count of prompt tokens")
+    if answer.finish_reason is None:
+        wrong.append("no finish reason: the answer was cut off")
+    elif answer.finish_reason not in ("stop", "length", "tool_calls"):
+        wrong.append(f"finish reason {answer.finish_reason!r}")
+    if wrong:
+        judging.failed(
+            f"{name} has a wrong usage: {wrong[0]}",
+            f"1 to {asked or 'max_tokens'} completion tokens, at least 1 prompt token, a finish reason",
+            wrong,
+            [seen],
+            ("a proxy that rewrites or cuts answers in between gives such counts",),
+        )
+
+
+def _streamed_agrees(judging: common.Judging, answers: list[Completion]) -> None:
+    """Greedy answers to one prompt are the same streamed and not."""
+    good = [a for a in answers if a.status == 200 and not a.error]
+    for streamed in (a for a in good if a.streamed):
+        plain = next(
+            (
+                a
+                for a in good
+                if not a.streamed
+                and a.prompt == streamed.prompt
+                and a.asked_tokens == streamed.asked_tokens
+                and (a.purpose == "ready-chat") == (streamed.purpose == "ready-chat")
+            ),
+            None,
+        )
+        if plain is not None and (plain.text, plain.reasoning) != (streamed.text, streamed.reasoning):
+            judging.failed(
+                "the streamed completion differs from the plain one",
+                common.excerpt(plain.text or plain.reasoning),
+                [common.excerpt(streamed.text or streamed.reasoning)],
+                [common.answer_evidence(plain), common.answer_evidence(streamed)],
+                ("events of the stream are lost or reordered between engine and client",),
+            )
+
+
+def _alive(value: JSON) -> bool:
+    if isinstance(value, Mapping):
+        return bool(value) and all(_alive(v) for v in value.values())
+    return value in (True, 200, "ok")
+
+
+def _alive_after(judging: common.Judging, start: StartRecord) -> None:
+    facts = start.named("endpoint.health_after")
+    judging.saw(*facts)
+    dead = [f for f in facts if not _alive(f.value)]
+    if dead:
+        judging.failed(
+            "the engine no longer answers after the workload",
+            "health 200 and a completion, also after the workload",
+            [f"{common.who(f)}: {f.value} {f.evidence.text}".strip() for f in dead],
+            dead,
+            ("an engine process can die while its API server lives on and then exits with code 0: read the log's end",),
+        )

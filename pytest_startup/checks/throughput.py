@@ -1,0 +1,146 @@
+"""throughput: the fixed workload runs as fast as on the reference start, and the data can tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_startup.baseline import Baseline
+from pytest_startup.checks import common
+from pytest_startup.checks.base import Verdict
+from pytest_startup.profile.model import ExpectThroughput, Profile
+from pytest_startup.record import Evidence, StartRecord, ThroughputSample
+
+if TYPE_CHECKING:
+    from pytest_startup.workload.statistics import Comparison
+
+_KEY = "expect.throughput"
+
+
+def check(profile: Profile, reference: StartRecord | None, start: StartRecord, baseline: Baseline | None) -> Verdict:
+    """Judges failed requests, floors, then each concurrency against baseline or reference."""
+    judging = common.Judging("throughput", "timed batches of the fixed workload (expect.throughput asks for none)")
+    wanted = profile.expect.throughput
+    samples = by_concurrency(start)
+    for concurrency, batches in samples.items():
+        rates = [s.tokens_per_second for s in batches]
+        judging.numbers[f"tok/s c{concurrency}"] = round(common.median(rates), 2)
+        judging.saw(_evidence(concurrency, batches))
+    if wanted is None:
+        return judging.verdict()
+    missing = [c for c in wanted.concurrency if c not in samples]
+    if missing:
+        judging.not_exercised(
+            f"the workload was not run at concurrency {common.listed(map(str, missing))}",
+            f"{wanted.repeats} batches at concurrency {common.listed(map(str, wanted.concurrency))}",
+            [f"c{c}: {len(b)} batches" for c, b in samples.items()] or ["no batch"],
+            helps=("the workload did not run or broke off: look at ready and at the end of the log",),
+            source=_KEY,
+        )
+    _failed_requests(judging, samples)
+    known = common.population(baseline, start)
+    before = by_concurrency(reference) if reference else {}
+    for concurrency, batches in samples.items():
+        rates = [s.tokens_per_second for s in batches if not s.failed]
+        if concurrency not in wanted.concurrency or not rates:
+            continue
+        _floor(judging, wanted, concurrency, rates)
+        accepted = known.samples.get(f"tokens_per_second.c{concurrency}") if known else None
+        if accepted:
+            _compare(judging, wanted, concurrency, accepted, rates, "baseline")
+        elif reference is not None:
+            old = [s.tokens_per_second for s in before.get(concurrency, ()) if not s.failed]
+            if old:
+                _compare(judging, wanted, concurrency, old, rates, "reference")
+            else:
+                judging.not_observable(
+                    f"the reference start has no good batch at concurrency {concurrency} to compare with",
+                    "batches of both starts",
+                    "timed batches of the reference start",
+                    source="reference",
+                )
+    return judging.verdict()
+
+
+def by_concurrency(record: StartRecord) -> dict[int, list[ThroughputSample]]:
+    found: dict[int, list[ThroughputSample]] = {}
+    for sample in record.throughput:
+        found.setdefault(sample.concurrency, []).append(sample)
+    return dict(sorted(found.items()))
+
+
+def _evidence(concurrency: int, batches: list[ThroughputSample]) -> Evidence:
+    rates = ", ".join(f"{s.tokens_per_second:.1f}" for s in batches)
+    return Evidence("workload", f"throughput c{concurrency}", f"output tokens/s of {len(batches)} batches: {rates}")
+
+
+def _failed_requests(judging: common.Judging, samples: dict[int, list[ThroughputSample]]) -> None:
+    for concurrency, batches in samples.items():
+        failed = sum(s.failed for s in batches)
+        if failed:
+            judging.failed(
+                f"{failed} of {sum(s.requests for s in batches)} requests failed at concurrency {concurrency}",
+                "every request answered in full",
+                [f"batch {s.repeat}: {s.failed} of {s.requests} failed" for s in batches if s.failed],
+                [_evidence(concurrency, batches)],
+                ("a speed without its failed requests means nothing: look at the log of that time",),
+            )
+
+
+def _floor(judging: common.Judging, wanted: ExpectThroughput, concurrency: int, rates: list[float]) -> None:
+    floor = wanted.min_tokens_per_second.get(concurrency)
+    if floor is not None and common.median(rates) < floor:
+        judging.failed(
+            f"{common.median(rates):.1f} tokens/s at concurrency {concurrency}, at least {floor:g} are asked for",
+            f"at least {floor:g} tokens/s",
+            [f"median {common.median(rates):.1f} of {_rates(rates)}"],
+            [Evidence("workload", f"throughput c{concurrency}", _rates(rates))],
+            source=f"{_KEY}.min_tokens_per_second",
+        )
+
+
+def _rates(rates: list[float] | tuple[float, ...]) -> str:
+    return ", ".join(f"{r:.1f}" for r in rates)
+
+
+def _compare(
+    judging: common.Judging,
+    wanted: ExpectThroughput,
+    concurrency: int,
+    old: list[float] | tuple[float, ...],
+    now: list[float],
+    source: str,
+) -> None:
+    from pytest_startup.workload.statistics import compare
+
+    result: Comparison = compare(old, now, wanted.tolerance)
+    name = "the baseline" if source == "baseline" else "the reference start"
+    limit = result.smallest_detectable_drop
+    if limit is not None:
+        judging.numbers[f"smallest visible drop c{concurrency} %"] = round(limit * 100, 2)
+    observed = [f"{name}: {_rates(old)} tokens/s", f"this start: {_rates(now)} tokens/s"]
+    evidence = [Evidence("workload", f"throughput c{concurrency}", f"this start: {_rates(now)}")]
+    expected = f"at most {common.percent(wanted.tolerance)} below {common.median(old):.1f} tokens/s"
+    if result.decision == "slower":
+        judging.failed(
+            f"{common.median(now):.1f} tokens/s at concurrency {concurrency}, "
+            f"{common.percent(result.drop)} below {name}",
+            expected,
+            observed,
+            evidence,
+            ("a slower restart has another backend, fewer graphs, untuned kernels, or a busy host: see those checks",),
+            source,
+        )
+    elif result.decision == "cannot-tell":
+        visible = (
+            f"only a drop of {common.percent(limit)} or more would show" if limit is not None else "too few batches"
+        )
+        judging.failed(
+            f"cannot tell whether concurrency {concurrency} got slower: {visible}, "
+            f"{common.percent(wanted.tolerance)} must be seen",
+            expected,
+            observed,
+            evidence,
+            ("more repeats, longer outputs or a quiet host make it visible; or waive throughput with a reason",),
+            source,
+            waivable=True,
+        )

@@ -1,0 +1,140 @@
+"""tiers: cache tiers and speculative decoding that are configured were really used by our own workload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_startup.baseline import Baseline
+from pytest_startup.checks import common
+from pytest_startup.checks.base import Verdict
+from pytest_startup.profile.model import Profile
+from pytest_startup.record import Fact, StartRecord
+
+
+@dataclass(frozen=True)
+class Tier:
+    """``used`` of ``offered`` are counters over our own workload window; ``args`` configure the tier (vLLM, SGLang)."""
+
+    key: str
+    name: str
+    used: str
+    offered: str
+    unit: str
+    args: tuple[str, ...]
+    log_rate: str | None = None
+
+
+TIERS = (
+    Tier("prefix", "prefix cache", "cache.prefix_hits", "cache.prefix_queries", "tokens", (), "cache.prefix_hit_rate"),
+    Tier(
+        "external",
+        "external cache tier",
+        "cache.external_hits",
+        "cache.external_queries",
+        "tokens",
+        ("--kv-transfer-config", "--kv-offloading-size", "--enable-hierarchical-cache", "--enable-lmcache"),
+        "cache.external_hit_rate",
+    ),
+    Tier(
+        "spec_decode",
+        "speculative decoding",
+        "spec.accepted",
+        "spec.drafted",
+        "tokens",
+        ("--speculative-config", "--speculative-algorithm", "--spec-model"),
+    ),
+)
+
+
+def check(profile: Profile, _reference: StartRecord | None, start: StartRecord, _baseline: Baseline | None) -> Verdict:
+    """Judges each tier that the profile expects, or that its arguments or the log configure."""
+    judging = common.Judging("tiers", "a configured tier: none is expected, and none is among the engine's arguments")
+    for tier in TIERS:
+        least, source = demand(profile, start, tier)
+        if least is not None:
+            _judge(judging, start, tier, least, source)
+    return judging.verdict()
+
+
+def demand(profile: Profile, start: StartRecord | None, tier: Tier) -> tuple[float | None, str]:
+    """The least rate (0.0: any use at all) and where it stands; None if nothing asks for this tier."""
+    wanted = getattr(profile.expect.tiers, tier.key) if profile.expect.tiers else None
+    source = f"expect.tiers.{tier.key}"
+    if wanted is False:
+        return None, source
+    if wanted is not None:
+        return (0.0 if wanted is True else float(wanted)), source
+    if any(a == t or a.startswith(f"{t}=") for a in profile.engine.args for t in tier.args):
+        return 0.0, "engine.args"
+    if tier.key == "external" and start is not None and start.named("tier.configured"):
+        return 0.0, "engine.args"
+    return None, source
+
+
+def _total(record: StartRecord, name: str) -> tuple[float | None, list[Fact]]:
+    """Sum over engines; None if no engine gives the counter."""
+    facts = [f for f in record.named(name) if common.number(f.value) is not None]
+    return (sum(common.number(f.value) or 0.0 for f in facts) if facts else None), facts
+
+
+def _judge(judging: common.Judging, start: StartRecord, tier: Tier, least: float, source: str) -> None:
+    used, used_facts = _total(start, tier.used)
+    offered, offered_facts = _total(start, tier.offered)
+    facts = [*used_facts, *offered_facts]
+    expected = f"at least {common.percent(least)}" if least else "some use by the workload"
+    helps = (
+        "a tier that is never reached gives nothing: the first tier may be large enough for the workload,"
+        " or the connector failed quietly; read its lines in the log",
+    )
+    if used is None or offered is None:
+        rate = _rate_of_log(start, tier)
+        if rate is not None and common.number(rate.value):
+            judging.saw(rate)
+            value = (common.number(rate.value) or 0.0) / 100
+            judging.numbers[f"{tier.name} %"] = round(value * 100, 1)
+            if value < least:
+                _too_low(judging, tier, value, expected, [f"{rate.value} % (log)"], [rate], source)
+            return
+        judging.not_observable(
+            f"nothing shows whether the {tier.name} was used",
+            expected,
+            f"{tier.used} and {tier.offered} at the metrics endpoint, over the workload",
+            [*start.named("tier.configured"), *facts],
+            ("metrics must be switched on (SGLang: --enable-metrics)",),
+            source,
+        )
+        return
+    judging.saw(*facts)
+    seen = [f"{common.shown(used)} of {common.shown(offered, tier.unit)}"]
+    if offered == 0 or used == 0:
+        why = "was never asked" if offered == 0 else "never gave anything"
+        judging.not_exercised(
+            f"the {tier.name} is configured and {why} during the workload",
+            expected,
+            seen,
+            [*facts, *start.named("tier.configured")],
+            helps,
+            source,
+        )
+        return
+    judging.numbers[f"{tier.name} %"] = round(used / offered * 100, 1)
+    if used / offered < least:
+        _too_low(judging, tier, used / offered, expected, seen, facts, source)
+
+
+def _too_low(
+    judging: common.Judging, tier: Tier, rate: float, expected: str, seen: list[str], facts: list[Fact], source: str
+) -> None:
+    judging.failed(
+        f"the {tier.name} served {common.percent(rate)} of the workload, {expected} is asked for",
+        expected,
+        seen,
+        facts,
+        source=source,
+    )
+
+
+def _rate_of_log(start: StartRecord, tier: Tier) -> Fact | None:
+    """The engine's own percentage, last state, where the metrics give no counters."""
+    facts = start.named(tier.log_rate) if tier.log_rate else []
+    return facts[-1] if facts else None
