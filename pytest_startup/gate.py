@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pytest_startup.baseline import Baseline
 from pytest_startup.checks.base import Verdict
 from pytest_startup.launch.base import Running
-from pytest_startup.profile.model import Profile
-from pytest_startup.record import StartRecord
+from pytest_startup.profile.model import Profile, Prompt
+from pytest_startup.record import Completion, StartRecord
+
+if TYPE_CHECKING:
+    from pytest_startup.options import Options
 
 
 class StartFailed(Exception):
@@ -60,6 +63,28 @@ class Gate(Protocol):
         """The running engine, for the user's own tests: that of the last start as long as it runs, else a start beyond
         the profile's is made (``extra-1`` …). Raises StartFailed; LaunchError on a replay."""
 
+    def complete(self, prompt: Prompt) -> Completion:
+        """One greedy request to ``engine()``; what went wrong is in the answer. Raises as ``engine`` does."""
+
     def restart(self, kind: str | None = None) -> tuple[StartRecord, StartRecord]:
         """Restart the engine beyond the profile's restarts, and give the records before and after. ``kind`` None: that
         of the profile's first restart. Raises StartFailed; LaunchError on a replay."""
+
+    def notes(self) -> Sequence[str]:
+        """Lines for the end of the run (complete after ``close``): what was found left over and cleaned, what a proposed
+        baseline changes and where it was written, why it was not."""
+
+
+#: Checks that can judge a failed start by what it left; all others rest on an engine that served.
+SELF_JUDGED = ("identity", "ready", "phases", "log", "cleanup")
+
+
+def open_gate(profile: Profile, options: Options) -> Gate:
+    """The gate of a profile: replayed with ``--startup-replay``, else live. Raises ArtifactsError, BaselineError."""
+    if options.replay is not None:
+        from pytest_startup.replay import ReplayGate
+
+        return ReplayGate(profile, options, options.replay)
+    from pytest_startup.live import LiveGate
+
+    return LiveGate(profile, options)

@@ -1,0 +1,98 @@
+"""The replayed gate: the same checks on a saved run, without an engine; logs and answers are read again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_startup import assemble
+from pytest_startup.artifacts import ArtifactsError, read_manifest, read_record
+from pytest_startup.gate import SELF_JUDGED, StartFailed
+from pytest_startup.judging import Judging
+from pytest_startup.launch.base import LaunchError
+
+if TYPE_CHECKING:
+    from pytest_startup.baseline import Baseline
+    from pytest_startup.checks.base import Verdict
+    from pytest_startup.launch.base import Running
+    from pytest_startup.options import Options
+    from pytest_startup.profile.model import Profile, Prompt
+    from pytest_startup.record import Completion, StartRecord
+
+REFERENCE = "reference"
+
+
+class ReplayGate:
+    """See ``gate.Gate``. ``folder`` is a run's folder as ``--startup-artifacts`` left it."""
+
+    def __init__(self, profile: Profile, options: Options, folder: Path) -> None:
+        self.profile = profile
+        self._judging = Judging(profile, options)
+        self._folder = folder
+        manifest = read_manifest(folder)
+        if manifest.get("profile") != profile.name:
+            raise ArtifactsError(
+                f"{folder} is a run of profile {manifest.get('profile')!r}; {profile.path.name} is {profile.name!r}"
+            )
+        self._names = [str(name) for name in manifest["starts"]]
+        self._records: dict[str, StartRecord] = {}
+
+    def start_names(self) -> Sequence[str]:
+        planned = [REFERENCE, *(r.name for r in self.profile.restarts)]
+        return [*planned, *(n for n in self._names if n not in planned and not n.startswith("extra-"))]
+
+    def check_names(self) -> Sequence[str]:
+        return self._judging.check_names()
+
+    def records(self) -> Mapping[str, StartRecord]:
+        return dict(self._records)
+
+    @property
+    def folder(self) -> Path | None:
+        return self._folder
+
+    @property
+    def baseline(self) -> Baseline | None:
+        return self._judging.baseline
+
+    def preflight(self) -> Sequence[str]:
+        return []
+
+    def record(self, start: str) -> StartRecord:
+        for name in self.start_names():
+            if name not in self._records:
+                if name not in self._names:
+                    raise LaunchError(f"{self._folder} holds no start {name!r}: that run made {', '.join(self._names)}")
+                saved = read_record(self._folder, name)
+                self._records[name] = assemble.reread(saved, self._folder / name, self.profile, self._judging.dialect)
+            if self._records[name].failure is not None:
+                raise StartFailed(self._records[name])
+            if name == start:
+                break
+        return self._records[start]
+
+    def verdict(self, start: str, check: str) -> Verdict:
+        try:
+            record = self.record(start)
+        except StartFailed as failed:
+            if failed.record.name != start or check not in SELF_JUDGED:
+                raise
+            record = failed.record
+        reference = None if start == REFERENCE else self._records[REFERENCE]
+        return self._judging.judge(check, reference, record)
+
+    def engine(self) -> Running:
+        raise LaunchError("a replay has no engine: tests that need one can't run with --startup-replay")
+
+    def complete(self, prompt: Prompt) -> Completion:
+        raise LaunchError(f"a replay has no engine to ask {prompt.prompt!r}")
+
+    def notes(self) -> Sequence[str]:
+        return []
+
+    def restart(self, kind: str | None = None) -> tuple[StartRecord, StartRecord]:
+        raise LaunchError(f"a replay can't restart ({kind or 'any kind'}): it has no engine")
+
+    def close(self) -> None:
+        """Nothing runs; a replay writes nothing."""
