@@ -98,8 +98,8 @@ def shm_facts(shm: Path = SHM, now: float | None = None) -> list[Fact]:
 def host_problems(host: Host, facts: Sequence[Fact]) -> list[str]:
     """Why this is not the host that the profile pins: one reason per key, each with expected and observed.
 
-    A pinned property that can't be seen is a reason too. ``kernel``, ``driver`` and ``gpu`` are globs, without regard to
-    case; a GPU's name may be given in part.
+    A pinned property that can't be seen is a reason too. ``kernel``, ``driver`` and ``gpu`` are globs in any case of
+    letters; a GPU's name may be given in part.
     """
     problems = []
     if host.page_size is not None:

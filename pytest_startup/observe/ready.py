@@ -95,7 +95,9 @@ class ReadyWatch:
         self._thread = threading.Thread(target=self._run, name="startup-ready", daemon=True)
 
     def start(self) -> ReadyWatch:
-        self._thread.start()
+        """Begin to wait. Idempotent."""
+        if self._thread.ident is None:
+            self._thread.start()
         return self
 
     def wait(self, timeout: float | None = None) -> ReadyResult | None:

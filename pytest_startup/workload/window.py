@@ -1,0 +1,124 @@
+"""The window of our own workload: what the engine's counters say before and after it, and their differences as facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pytest_startup.record import Completion, Evidence, Fact
+from pytest_startup.workload.answers import read_completion
+from pytest_startup.workload.requests import completion_body, token_prompt, word_prompt
+
+if TYPE_CHECKING:
+    from pytest_startup.workload.completions import Target
+
+#: fact → counters that give it, newest name first: vLLM V1 (0.8 on; ``gpu_`` names to about 0.11), SGLang (0.4 on).
+COUNTERS: Mapping[str, tuple[str, ...]] = {
+    "cache.prefix_hits": (
+        "vllm:prefix_cache_hits_total",
+        "vllm:gpu_prefix_cache_hits_total",
+        "sglang:cached_tokens_total",
+    ),
+    "cache.prefix_queries": (
+        "vllm:prefix_cache_queries_total",
+        "vllm:gpu_prefix_cache_queries_total",
+        "sglang:prompt_tokens_total",
+    ),
+    "cache.external_hits": ("vllm:external_prefix_cache_hits_total",),
+    "cache.external_queries": ("vllm:external_prefix_cache_queries_total",),
+    "spec.accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
+    "spec.drafted": ("vllm:spec_decode_num_draft_tokens_total",),
+}
+#: Labels that tell engines of one server apart.
+ENGINE_LABELS = ("engine", "dp_rank")
+#: Long enough for at least two blocks of every block size in use (16 to 128 tokens), short enough for small contexts.
+REUSED_TOKENS = 384
+REUSED_PROMPTS = 4
+
+_Sums = dict[tuple[str, "str | None"], tuple[float, str]]
+
+
+def counter_facts(before: str, after: str, where: str, seconds: float | None = None) -> list[Fact]:
+    """What the counters of ``COUNTERS`` grew by between two Prometheus texts, one fact per counter and engine.
+
+    Unit tokens; source ``workload``. A counter that is not there has no fact; nor has one that went down (another
+    process answered in between). One that appeared in between counts from 0.
+    """
+    old, new = _sums(before), _sums(after)
+    facts = []
+    for (name, engine), (value, counter) in sorted(new.items(), key=lambda item: (item[0][0], item[0][1] or "")):
+        was = old[name, engine][0] if (name, engine) in old else 0.0
+        if not before.strip() or value < was:
+            continue
+        label = "" if engine is None else f'{{engine="{engine}"}}'
+        text = f"{counter}{label} {was:g} before the workload, {value:g} after"
+        delta = value - was
+        facts.append(
+            Fact(
+                name,
+                int(delta) if delta.is_integer() else delta,
+                Evidence("workload", where, text, seconds=seconds),
+                unit="tokens",
+                engine=engine,
+            )
+        )
+    return facts
+
+
+def _sums(text: str) -> _Sums:
+    """Fact and engine → the sum of its counter's series, and the counter's name; empty for a text that is none."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    wanted = {counter: (name, i) for name, counters in COUNTERS.items() for i, counter in enumerate(counters)}
+    found: dict[tuple[str, str | None], dict[int, tuple[float, str]]] = {}
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name not in wanted:
+                    continue
+                name, age = wanted[sample.name]
+                engine = next((sample.labels[k] for k in ENGINE_LABELS if k in sample.labels), None)
+                series = found.setdefault((name, engine), {})
+                series[age] = (series.get(age, (0.0, ""))[0] + sample.value, sample.name)
+    except ValueError:
+        return {}
+    return {key: series[min(series)] for key, series in found.items()}
+
+
+class CounterWindow:
+    """Opened before the workload, closed behind it; ``close()`` gives the facts (none without a metrics endpoint)."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._before = self._metrics()
+
+    def close(self) -> list[Fact]:
+        path = self._target.endpoints.metrics
+        return counter_facts(self._before, self._metrics(), f"GET {path}", self._target.since_launch())
+
+    def _metrics(self) -> str:
+        path = self._target.endpoints.metrics
+        answer = self._target.http.get(path) if path else None
+        return answer.text if answer is not None and answer.ok else ""
+
+
+def reuse_prompts(target: Target, seed: int) -> list[Completion]:
+    """Send a few long prompts twice each, one token of output: a prefix cache that works must hit. Returns failures.
+
+    Refused as token ids or for their length, they are sent as fewer words.
+    """
+    failures = []
+    for index in range(REUSED_PROMPTS):
+        for _ in range(2):
+            answer = _ask(target, token_prompt(REUSED_TOKENS, seed, "reuse", index))
+            if 400 <= answer.status < 500:
+                answer = _ask(target, word_prompt(REUSED_TOKENS // 2, seed, "reuse", index))
+            if answer.status != 200 or answer.error:
+                failures.append(answer)
+    return failures
+
+
+def _ask(target: Target, prompt: str | list[int]) -> Completion:
+    body = completion_body(target.model, prompt, 1, ignore_eos=True)
+    answer = target.http.post(target.endpoints.completions, body, target.request_timeout)
+    return read_completion(answer, purpose="throughput", prompt="reuse", asked_tokens=1)
