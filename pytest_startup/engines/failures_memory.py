@@ -1,0 +1,292 @@
+"""Failure classes as data: memory of device, host and /dev/shm, KV cache, disks, and the device itself."""
+
+from __future__ import annotations
+
+from pytest_startup.engines.failures import FailureClass
+
+MEMORY: tuple[FailureClass, ...] = (
+    FailureClass(
+        "kv-too-small",
+        (
+            "To serve at least one request with the model's max seq len",
+            "No available memory for the cache blocks",
+            "larger than the maximum number of tokens that can be stored in KV cache",
+            r"[Nn]ot enough (?:GPU )?memory\. Please try to increase --mem-fraction-static",
+            "Loaded weights leave no GPU memory for the KV cache",
+        ),
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",
+        "INFO Available KV cache memory: 8.68 GiB",
+        phase="kv-reservation",
+        versions="vLLM 0.6 on, SGLang all",
+    ),
+    FailureClass(
+        "kv-too-small",
+        (
+            "on kv cache allocation is less than requested memory for kv",
+            "[Nn]ot enough GPU memory for hybrid",
+            "state cache is too small to serve any requests",
+            "KV cache (?:memory|size) .{0,60}(?:is )?(?:too small|not enough|insufficient)",
+            "num_gpu_blocks_override .{0,40}too small",
+            "SWA pool .{0,80}(?:too small|at least)",
+        ),
+        (
+            "ValueError: Available memory on node 0 (15.61/23.54 GiB) on kv cache allocation is less than "
+            "requested memory for kv (200.0 GiB)."
+        ),
+        "reserved 4.0 GiB memory for KV Cache as specified by kv_cache_memory_bytes config",
+        phase="kv-reservation",
+    ),
+    FailureClass(
+        "memory-in-use",
+        (
+            "Free memory on device .{0,80} on startup is less than desired GPU memory utilization",
+            r"The memory capacity is unbalanced\. Some GPUs may be occupied",
+            r"Error in memory profiling\. Initial free memory",
+        ),
+        (
+            "ValueError: Free memory on device cuda:0 (3.1/139.8 GiB) on startup is less than desired GPU "
+            "memory utilization (0.9, 125.8 GiB). Decrease"
+        ),
+        (
+            "Free memory on device cuda:0 (138.1/139.8 GiB) on startup. Desired GPU memory utilization is "
+            "(0.9, 125.8 GiB)."
+        ),
+    ),
+    FailureClass(
+        "out-of-shared-memory",
+        (
+            "open shm in SHMManager failed",
+            (
+                "(?:failed to extend|Error while creating shared memory segment|unable to "
+                r"(?:open|mmap|resize|allocate) shared memory|No space left on device.{0,80}) ?\S*/dev/shm"
+            ),
+            "unable to (?:open|mmap|resize|allocate) shared memory",
+            "insufficient shared memory",
+            r"out of shared memory\. Please try to raise your shared memory limit",
+            r"\S*/dev/shm\S*.{0,60}No space left on device",
+        ),
+        ("RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"),
+        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456",
+    ),
+    FailureClass(
+        "out-of-shared-memory",
+        ("NCCL WARN (?:Error: failed to extend|Error while creating shared memory segment|.*/dev/shm/nccl)",),
+        ("h:1:2 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 33030532 bytes"),
+        "h:1:2 [0] NCCL INFO Using network Socket",
+        tier="latent",
+        alone=True,
+        anchors=("NCCL WARN",),
+    ),
+    FailureClass(
+        "out-of-device-memory",
+        ("NCCL WARN .*Cuda failure .*out of memory",),
+        "h:1:2 [0] include/alloc.h:99 NCCL WARN Cuda failure 2 'out of memory'",
+        "h:1:2 [0] NCCL WARN NET/IB : No device found.",
+        tier="latent",
+        alone=True,
+        anchors=("NCCL WARN",),
+    ),
+    FailureClass(
+        "collective-failed",
+        (
+            (
+                "NCCL WARN (?:Cuda failure|Call to (?:connect|bind|ibv)|.*(?:[Ss]ystem error|failed with "
+                "error|Connection (?:refused|closed)|Bootstrap : no socket interface|invalid usage|Duplicate "
+                "GPU))"
+            ),
+        ),
+        "h:1:2 [0] NCCL WARN Bootstrap : no socket interface found",
+        "h:1:2 [0] NCCL WARN NET/IB : No device found.",
+        tier="latent",
+        alone=True,
+        anchors=("NCCL WARN",),
+    ),
+    FailureClass(
+        "out-of-device-memory",
+        ("Failed to load model - not enough GPU memory",),
+        (
+            "Failed to load model - not enough GPU memory. Try lowering --gpu-memory-utilization (original "
+            "error: CUDA out of memory)"
+        ),
+        "Failed to load model",
+        alone=True,
+        anchors=("not enough GPU memory",),
+        fatal=False,
+        versions="vLLM 0.9 on",
+    ),
+    FailureClass(
+        "out-of-device-memory",
+        (
+            "(?:CUDA|HIP|NPU|XPU|MUSA) out of memory",
+            r"^(?:torch\.)?(?:cuda\.)?OutOfMemoryError\b",
+            r"torch\.OutOfMemoryError",
+            "CUDA error: out of memory",
+            "cudaErrorMemoryAllocation",
+            "CU(?:BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED",
+            "CUDA_ERROR_OUT_OF_MEMORY",
+            "Cuda failure .{0,8}out of memory",
+            r"\bUR_RESULT_ERROR_OUT_OF_(?:DEVICE_)?RESOURCES",
+            "alloc_req_slots runs out of memory",
+            "[Oo]ut of memory error .{0,40}device",
+            "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
+        ),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 6.90 GiB. GPU 0 has a total "
+            "capacity of 139.80 GiB"
+        ),
+        "RuntimeError: not enough host memory",
+        versions="torch.cuda.OutOfMemoryError to torch 2.5, torch.OutOfMemoryError after",
+    ),
+    FailureClass(
+        "out-of-host-memory",
+        (
+            r"^MemoryError\b",
+            "std::bad_alloc",
+            "DefaultCPUAllocator: can't allocate memory",
+            "[Cc]annot allocate memory",
+            "Not enough host memory available",
+            "not enough (?:host|CPU|system) memory",
+            "Insufficient (?:host|CPU|pinned) memory",
+            "ArrayMemoryError",
+        ),
+        "ValueError: Not enough host memory available. Requesting 400.00 GB but only have 251.30 GB free.",
+        "torch.OutOfMemoryError: CUDA out of memory.",
+    ),
+    FailureClass(
+        "killed",
+        (
+            "(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process",
+            r"\boom[-_]kill(?:er)?\b.*(?:invoked|event|task=)",
+            r"\"?OOMKilled\"?:? ?(?:true)?$",
+            "OOM killed",
+            "reason: OOMKilled",
+        ),
+        "Memory cgroup out of memory: Killed process 4242 (VLLM::EngineCore)",
+        "a later OOM is likely",
+        alone=True,
+        anchors=("ut of memory: Kill", "oom-kill", "oom_kill", "OOMKilled", "OOM killed"),
+    ),
+    FailureClass(
+        "disk-full",
+        (
+            "No space left on device",
+            "Disk quota exceeded",
+            "Not enough (?:free )?disk space",
+        ),
+        "OSError: [Errno 28] No space left on device: '/cache/x'",
+        "OSError: [Errno 30] Read-only file system: '/cache/x'",
+    ),
+    FailureClass(
+        "not-writable",
+        (
+            "Read-only file system",
+            "PermissionError",
+            "Permission denied",
+        ),
+        "OSError: [Errno 30] Read-only file system: '/cache/flashinfer_jit.log'",
+        "OSError: [Errno 2] No such file or directory",
+    ),
+)
+
+DEVICE: tuple[FailureClass, ...] = (
+    FailureClass(
+        "unsupported-device",
+        (
+            "no kernel image is available",
+            "cudaErrorNoKernelImageForDevice",
+            "compiled with an unsupported toolchain",
+            "Unsupported gpu architecture",
+            "not compatible with the current PyTorch installation",
+            r"Value '?sm_\w+'? is not defined for option",
+            "out of resource: (?:shared memory|threads)",
+            "compute capability .{0,60}(?:required|requires|at least|is not supported|but)",
+            r"requires? (?:GPU with |a GPU with )?(?:compute capability|device capability|sm_?\d+)",
+            "only supported on GPUs with compute capability",
+            r"Minimum capability: \d+",
+            "No supported CUDA architectures found",
+            "invalid device function",
+            r"(?:only )?support(?:ed|s)? (?:only )?(?:on )?(?:Hopper|Blackwell|SM ?\d+)",
+        ),
+        "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device",
+        "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+    ),
+    FailureClass(
+        "device-fault",
+        (
+            "illegal memory access",
+            "device-side assert",
+            "misaligned address",
+            "unspecified launch failure",
+            "an illegal instruction was encountered",
+            "uncorrectable ECC",
+            "CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)",
+            "CUDNN_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",
+            "cudaError(?:IllegalAddress|LaunchFailure|Assert)",
+            "hipError(?:LaunchFailure|IllegalAddress)",
+            "Memory access fault by GPU",
+            "CUDA error: (?:invalid argument|operation not permitted|an internal error|invalid configuration)",
+            "NVRM: Xid",
+            "GPU has fallen off the bus",
+            "operation failed due to a previous error during capture",
+            "operation not permitted when stream is capturing",
+        ),
+        "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+        "torch.OutOfMemoryError: CUDA out of memory.",
+    ),
+    FailureClass(
+        "device-fault",
+        (
+            "terminated with exception: CUDA error",
+            "Memory access fault by GPU",
+            "NVRM: Xid",
+            "Failed: Cuda error .{0,200}'(?!out of memory)",
+            "CUDA error at .{0,120}illegal",
+        ),
+        (
+            "[PG ID 2 PG GUID 3 Rank 1] Process group watchdog thread terminated with exception: CUDA error: "
+            "an illegal memory access was encountered"
+        ),
+        "[PG ID 2] Process group watchdog started",
+        alone=True,
+        anchors=(
+            "terminated with exception: CUDA",
+            "Memory access fault by GPU",
+            "NVRM: Xid",
+            "Failed: Cuda error",
+            "CUDA error at",
+        ),
+    ),
+    FailureClass(
+        "device-unavailable",
+        (
+            "No CUDA GPUs are available",
+            "[Ff]ound no NVIDIA driver",
+            "CUDA driver version is insufficient",
+            "forward compatibility was attempted on non supported HW",
+            "system (?:has )?not yet (?:been )?initialized",
+            "Failed to infer device type",
+            "CUDA unknown error",
+            "no CUDA-capable device",
+            "Torch not compiled with CUDA enabled",
+            "cudaErrorInsufficientDriver",
+            r"CUDA-capable device\(s\) is/are busy or unavailable",
+            "NVML(?:Error|_)",
+            "initialization error.{0,40}cuda",
+            "Cannot re-initialize CUDA in forked subprocess",
+            "Can't communicate with driver",
+        ),
+        "RuntimeError: No CUDA GPUs are available",
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+    ),
+    FailureClass(
+        "bad-arguments",
+        (
+            "invalid device ordinal",
+            "(?:local )?world[_ ]size .{0,80}(?:larger|greater|exceeds) .{0,60}(?:GPUs|devices)",
+            "number of (?:required|requested) GPUs exceeds",
+            "tensor_parallel_size.{0,60}cannot be larger than",
+        ),
+        "torch.AcceleratorError: CUDA error: invalid device ordinal",
+        "RuntimeError: No CUDA GPUs are available",
+    ),
+)

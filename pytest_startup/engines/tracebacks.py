@@ -1,0 +1,222 @@
+"""Reads Python tracebacks out of a log as a stream: frames, chains of exceptions, and who printed them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from pytest_startup.engines.lines import Line
+
+OPENING = "Traceback (most recent call last)"
+CONNECTORS = (
+    "The above exception was the direct cause of the following exception",
+    "During handling of the above exception, another exception occurred",
+)
+
+FRAME_LIMIT = 400
+MESSAGE_LIMIT = 2000
+MESSAGE_LINES = 80
+STRAY_LIMIT = 40
+OPEN_LIMIT = 64
+
+_FRAME = re.compile(r'^\s*(?:\|\s*)?File "(?P<file>[^"]*)", line \d+(?:, in (?P<function>.+))?')
+_EXCEPTION = re.compile(
+    r"^(?:\s*\|\s*)?(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?P<colon>: ?(?P<message>.*))?$", re.S
+)
+_LOOKS_RAISED = re.compile(
+    r"(?:Error|Exception|Interrupt|Exit|Timeout|Expired|Failed|Failure|Warning|Group|Abort|error|timeout)\)?$"
+)
+_LEVELS = {"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "FATAL", "NOTE", "WARN"}
+_PREFIX = re.compile(r"^(?:\((?:[A-Za-z][\w.\-]*(?: [\w=]+)? )?pid=\d+(?:, [\w=.:, ]+)?\) ?)+")
+_BRACKET = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d")
+#: Beginnings of a new record or of another program's line: they end the message of an exception.
+_RECORD = re.compile(
+    r"^(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[: ]|\[?\d{4}-\d\d-\d\d[ T]\d\d:|[IWEF]\d{4} \d\d:|"
+    r"\([\w ]+ pid=|\[rank\d+\]:|Process \w|===|\$ |root@)"
+)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame: the path as printed and the function's name."""
+
+    file: str
+    function: str
+
+
+@dataclass
+class Raised:
+    """One exception as printed: its first physical line, its class, its message (shortened) and its frames."""
+
+    line: Line
+    name: str
+    message: str
+    frames: tuple[Frame, ...]
+
+    @property
+    def text(self) -> str:
+        """``ValueError: no room``; with the continuation lines of the message behind it."""
+        return f"{self.name}: {self.message}" if self.message else self.name
+
+
+@dataclass
+class Chain:
+    """Exceptions that belong together, in the order in which they were printed (the first one is the first cause)."""
+
+    opener: Line
+    raised: list[Raised] = field(default_factory=list)
+
+    @property
+    def first(self) -> Raised:
+        return self.raised[0]
+
+    def frames(self) -> list[Frame]:
+        return [frame for raised in self.raised for frame in raised.frames]
+
+
+@dataclass
+class _Open:
+    chain: Chain
+    mode: str = "frames"
+    frames: list[Frame] = field(default_factory=list)
+    stray: int = 0
+    lines: int = 0
+    carrier: Raised | None = None
+
+
+Key = tuple[str | None, str | None, int | None, str | None]
+
+
+def speaker(line: Line) -> Key:
+    """Who prints: node, process, pid and rank. Unnamed lines of a node share one speaker."""
+    return (line.node, line.process, line.pid, line.rank)
+
+
+def content(line: Line) -> str:
+    """What the line says, with its indentation: behind the record header if it has one, else behind the prefix."""
+    if line.level is not None or _BRACKET.match(line.text):
+        return line.message
+    return _PREFIX.sub("", line.text)
+
+
+class TracebackReader:
+    """Feed it lines in order; it returns each chain of exceptions when that has ended.
+
+    Each speaker has its own open traceback, so those of several ranks may interleave. A record without a process prefix
+    (SGLang) opens one whose other lines are bare; those are taken by the last such record.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[Key, _Open] = {}
+        self._bare: Key | None = None
+        #: The last line fed was taken as part of a traceback (not the one that opens it).
+        self.took = False
+
+    @property
+    def reading(self) -> bool:
+        """A traceback is open: the lines that follow are wanted, whatever they hold."""
+        return bool(self._open)
+
+    def feed(self, line: Line) -> list[Chain]:
+        """One more line; the chains that it ended (usually none)."""
+        done: list[Chain] = []
+        key = self._key(line)
+        opened = self._open.get(key)
+        if opened is not None and not self._continue(opened, line):
+            self._close(key, done)
+            opened = None
+        begins = opened is None and OPENING in line.text
+        if begins:
+            self._begin(key, line, done)
+        self.took = opened is not None and not begins
+        return done
+
+    def finish(self) -> list[Chain]:
+        """The input has ended: what was open."""
+        done: list[Chain] = []
+        for key in list(self._open):
+            self._close(key, done)
+        return done
+
+    def _key(self, line: Line) -> Key:
+        key = speaker(line)
+        if key in self._open or self._bare is None or self._bare not in self._open:
+            return key
+        if line.process is None and line.rank is None and line.level is None and line.node == self._bare[0]:
+            return self._bare if not _RECORD.match(line.text) else key
+        return key
+
+    def _begin(self, key: Key, line: Line, done: list[Chain]) -> None:
+        if len(self._open) >= OPEN_LIMIT:
+            self._close(next(iter(self._open)), done)
+        self._open[key] = _Open(Chain(line))
+        if line.process is None:
+            self._bare = key
+
+    def _close(self, key: Key, done: list[Chain]) -> None:
+        opened = self._open.pop(key)
+        if self._bare == key:
+            self._bare = None
+        if opened.carrier is not None:
+            opened.chain.raised.append(opened.carrier)
+        if opened.chain.raised:
+            done.append(opened.chain)
+
+    def _continue(self, opened: _Open, line: Line) -> bool:
+        """Whether the line belongs to the open chain (and takes it in)."""
+        opened.lines += 1
+        text = content(line)
+        bare = opened.chain.opener.level is None
+        if bare and (line.level is not None or _RECORD.match(line.text)) and line is not opened.chain.opener:
+            return False
+        if not bare and line.level is None and line.process != opened.chain.opener.process:
+            return False
+        if opened.mode == "frames":
+            return self._frame(opened, line, text)
+        if OPENING in text:
+            if opened.mode != "between":
+                return False
+            opened.mode, opened.frames, opened.stray = "frames", [], 0
+            return True
+        if any(words in text for words in CONNECTORS):
+            opened.mode = "between"
+            return True
+        if not bare and (line.level is None or line.source != opened.chain.opener.source):
+            return False
+        opened.stray += 1
+        if opened.stray > MESSAGE_LINES:
+            return False
+        last = opened.chain.raised[-1]
+        if opened.mode == "message" and text.strip() and len(last.message) < MESSAGE_LIMIT:
+            last.message = f"{last.message}\n{text.rstrip()}"[:MESSAGE_LIMIT]
+        return True
+
+    def _frame(self, opened: _Open, line: Line, text: str) -> bool:
+        found = _FRAME.match(text)
+        if found:
+            if len(opened.frames) < FRAME_LIMIT:
+                opened.frames.append(Frame(found["file"], (found["function"] or "").strip()))
+            return True
+        if OPENING in text:
+            return False
+        plain = text.lstrip("| ")
+        if not plain or (text[:1].isspace() and not text.lstrip().startswith("|")):
+            return True
+        raised = _EXCEPTION.match(text)
+        if raised and raised["name"] not in _LEVELS and (_LOOKS_RAISED.search(raised["name"]) or raised["colon"]):
+            if not _LOOKS_RAISED.search(raised["name"]) and not ("." in raised["name"] or raised["name"][0].isupper()):
+                return self._stray(opened)
+            seen = Raised(line, raised["name"], (raised["message"] or "")[:MESSAGE_LIMIT], tuple(opened.frames))
+            if "RayTaskError(" in seen.name:
+                opened.carrier = seen
+                return True
+            opened.carrier = None
+            opened.chain.raised.append(seen)
+            opened.mode, opened.stray = "message", 0
+            return True
+        return self._stray(opened)
+
+    @staticmethod
+    def _stray(opened: _Open) -> bool:
+        opened.stray += 1
+        return opened.stray <= STRAY_LIMIT
