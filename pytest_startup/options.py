@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_startup.checks.base import Check
+    from pytest_startup.engines.base import Dialect
+    from pytest_startup.launch.base import Launcher
 
 BASELINE_MODES = ("check", "propose", "ignore")
 REPORT_KINDS = ("json", "html", "csv")
@@ -29,6 +35,18 @@ class OptionError(Exception):
 
 
 @dataclass(frozen=True)
+class Extensions:
+    """What plugins and conftest files add through our hooks (``hookspecs``), by name.
+
+    A check of a known name replaces it; ``launch.custom`` names a launcher, ``engine.kind`` a dialect.
+    """
+
+    checks: Mapping[str, Check] = field(default_factory=dict)
+    launchers: Mapping[str, Callable[[], Launcher]] = field(default_factory=dict)
+    dialects: Mapping[str, Dialect] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Options:
     """What a run was asked for. All paths are absolute.
 
@@ -47,6 +65,7 @@ class Options:
     keep: bool = False
     reports: tuple[tuple[str, Path], ...] = ()
     on_progress: Callable[[str], None] | None = None
+    extensions: Extensions = Extensions()
 
 
 @dataclass(frozen=True)
@@ -69,7 +88,13 @@ def from_environment(environ: Mapping[str, str], base: Path) -> Source:
     return Source("env", base, values)
 
 
-def resolve(sources: Sequence[Source], root: Path, preflight: bool = False, keep: bool = False) -> Options:
+def resolve(
+    sources: Sequence[Source],
+    root: Path,
+    preflight: bool = False,
+    keep: bool = False,
+    report_kinds: Sequence[str] = REPORT_KINDS,
+) -> Options:
     """The first source that says anything about a name decides it. Raises OptionError with all mistakes."""
     problems: list[str] = []
 
@@ -93,21 +118,19 @@ def resolve(sources: Sequence[Source], root: Path, preflight: bool = False, keep
             f" (expected {' | '.join(BASELINE_MODES)}){nearest(mode, BASELINE_MODES)}"
         )
     reports: list[tuple[str, Path]] = []
-    found = first("report")
-    for text in found[1] if found else ():
-        assert found is not None
+    for source, text in ((s, text) for s, texts in [first("report") or (None, ())] if s for text in texts):
         kind, equals, path = text.partition("=")
-        if not equals or not path or kind not in REPORT_KINDS:
+        if not equals or not path or kind not in report_kinds:
             problems.append(
-                f"{origin(found[0], 'report')}: {text!r} is not KIND=PATH with KIND one of {', '.join(REPORT_KINDS)}"
-                f"{nearest(kind, REPORT_KINDS)}"
+                f"{origin(source, 'report')}: {text!r} is not KIND=PATH with KIND one of {', '.join(report_kinds)}"
+                f"{nearest(kind, report_kinds)}"
             )
         else:
-            reports.append((kind, absolute(found[0].base, path)))
+            reports.append((kind, absolute(source.base, path)))
+    replay_source = first("replay")
     replay = folder("replay")
-    if replay is not None and not replay.is_dir():
-        source = first("replay")
-        problems.append(f"{origin(source[0], 'replay') if source else 'replay'}: no such folder: {replay}")
+    if replay_source and replay is not None and not replay.is_dir():
+        problems.append(f"{origin(replay_source[0], 'replay')}: no such folder: {replay}")
     if problems:
         raise OptionError(problems)
     return Options(

@@ -1,0 +1,163 @@
+"""From pytest's configuration to a session of ours, and from markers on a user's tests to checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_startup import markers
+from pytest_startup.gate import Gate
+from pytest_startup.gating import Distributed, GatePlugin
+from pytest_startup.options import Extensions, OptionError, Options, Source, from_environment, resolve
+from pytest_startup.profile.model import Profile
+from pytest_startup.profile.problems import ProfileError
+from pytest_startup.progress import Progress
+from pytest_startup.session import Session
+
+SESSION = pytest.StashKey[Session]()
+MARKED = pytest.StashKey[list[markers.Request]]()
+
+
+def session_of(config: pytest.Config) -> Session:
+    """The one session of a run, made on first need. Raises UsageError for options that can't be meant."""
+    if SESSION in config.stash:
+        return config.stash[SESSION]
+    manager = config.pluginmanager
+    progress = Progress(
+        manager.getplugin("terminalreporter"), manager.getplugin("capturemanager"), hasattr(config, "workerinput")
+    )
+    options = dataclasses.replace(options_of(config), on_progress=progress)
+
+    def load(path: Path) -> Profile:
+        from pytest_startup.profile.load import load
+
+        added = options.extensions
+        try:
+            return load(path, os.environ, checks=added.checks, engines=added.dialects, launchers=added.launchers)
+        except ProfileError as error:
+            shown = shortest(path, config)
+            raise pytest.UsageError(*(p.shown(shown, error.syntax) for p in error.problems)) from None
+
+    def open_gate(profile: Profile, options: Options) -> Gate:
+        gate: Gate = config.hook.pytest_startup_gate(config=config, profile=profile, options=options)
+        return gate
+
+    session = Session(options, load, open_gate, lambda path: shortest(path, config, config.rootpath))
+    config.stash[SESSION] = session
+    plugin = GatePlugin(config, session, progress)
+    manager.register(plugin, "startup-gate")
+    if manager.hasplugin("xdist") and not plugin.worker:
+        manager.register(Distributed(plugin), "startup-gate-xdist")
+    return session
+
+
+def options_of(config: pytest.Config) -> Options:
+    option = config.option
+    cli = {
+        "profile": option.startup_profile,
+        "artifacts": option.startup_artifacts and [option.startup_artifacts],
+        "replay": option.startup_replay and [option.startup_replay],
+        "baseline": option.startup_baseline and [option.startup_baseline],
+        "report": option.startup_report,
+    }
+    ini: dict[str, list[str]] = {}
+    for name, key in (("profile", "startup_profile"), ("report", "startup_report")):
+        ini[name] = list(config.getini(key))
+    for name, key in (("artifacts", "startup_artifacts"), ("baseline", "startup_baseline")):
+        ini[name] = [text for text in [config.getini(key)] if text]
+    here = config.invocation_params.dir
+    ini_folder = config.inipath.parent if config.inipath else config.rootpath
+    hook = config.hook
+    kinds = ["json", "html", "csv", *merged(hook.pytest_startup_reports(config=config))]
+    sources = [Source("cli", here, cli), from_environment(os.environ, here), Source("ini", ini_folder, ini)]
+    try:
+        options = resolve(sources, config.rootpath, option.startup_preflight, option.startup_keep, kinds)
+    except OptionError as error:
+        raise pytest.UsageError(*error.problems) from None
+    extensions = Extensions(
+        checks=merged(hook.pytest_startup_checks(config=config)),
+        launchers=merged(hook.pytest_startup_launchers(config=config)),
+        dialects=merged(hook.pytest_startup_dialects(config=config)),
+    )
+    return dataclasses.replace(options, extensions=extensions)
+
+
+def merged(answers: list[Mapping[str, Any] | None]) -> dict[str, Any]:
+    """The answers of all implementations; pluggy's first answer is the last registered, which wins."""
+    out: dict[str, Any] = {}
+    for answer in reversed(answers):
+        out.update(answer or {})
+    return out
+
+
+def shortest(path: Path, config: pytest.Config, base: Path | None = None) -> str:
+    """``path`` as a user would write it from ``base`` (default: where pytest was called)."""
+    return Path(os.path.relpath(path, base or config.invocation_params.dir)).as_posix()
+
+
+# the user's own tests -----------------------------------------------------------------------------------------------
+
+
+def parametrize(metafunc: pytest.Metafunc) -> None:
+    """A test that uses our fixtures runs once per profile: that of its marker, else those of the options."""
+    paths = profiles_of(metafunc.definition)
+    options = session_of(metafunc.config).options
+    if len(paths) > 1 or paths != options.profiles:
+        names = [path.stem for path in paths]
+        metafunc.parametrize("startup_profile", paths, indirect=True, ids=names, scope="session")
+
+
+def profiles_of(item: pytest.Item) -> tuple[Path, ...]:
+    """The profiles that a test is about. Raises UsageError when there is none."""
+    mark = item.get_closest_marker("startup_profile")
+    if mark is not None:
+        markers.parse("startup_profile", mark.args, mark.kwargs)
+        return (Path(os.path.abspath(item.path.parent / mark.args[0])),)
+    return session_of(item.config).options.profiles
+
+
+def accept_markers(item: pytest.Item) -> None:
+    """Check the arguments of our markers. Raises UsageError that repeats the signature."""
+    requests, problems = [], []
+    for mark in item.iter_markers():
+        if not mark.name.startswith("startup_"):
+            continue
+        try:
+            request = markers.parse(mark.name, mark.args, mark.kwargs)
+        except markers.MarkerError as error:
+            problems.append(f"{item.nodeid}: {error}")
+        else:
+            if request is not None:
+                requests.append(request)
+    if problems:
+        raise pytest.UsageError(*problems)
+    item.stash[MARKED] = requests
+
+
+def apply_markers(item: pytest.Item) -> None:
+    """Judge the last start of each profile the test is about by what its markers ask for."""
+    from pytest_startup.asserts import judge_marked
+
+    requests = item.stash.get(MARKED, [])
+    if not requests:
+        return
+    chosen = getattr(getattr(item, "callspec", None), "params", {}).get("startup_profile")
+    paths = (chosen,) if chosen else profiles_of(item)
+    if not paths:
+        raise pytest.UsageError(NO_PROFILE)
+    session = session_of(item.config)
+    line = item.reportinfo()[1]
+    for path in paths:
+        for request in requests:
+            judge_marked(session.run(path).gate, request, item.path, None if line is None else line + 1)
+
+
+NO_PROFILE = (
+    "this test needs a profile: --startup-profile, PYTEST_STARTUP_PROFILE, startup_profile in the ini file, "
+    "or @pytest.mark.startup_profile(path)"
+)

@@ -1,0 +1,104 @@
+"""Fixtures for the user's own tests: the profile, the running engine, and a call that restarts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_startup.gate import Gate
+    from pytest_startup.profile.model import Profile
+    from pytest_startup.record import Completion, StartRecord
+    from pytest_startup.session import GateRun
+
+
+class Engine:
+    """The running engine of a profile. Every access looks at the engine that runs now, also after a restart."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    @property
+    def base_url(self) -> str:
+        """``http://127.0.0.1:8888``, without a trailing slash."""
+        return self._gate.engine().base_url
+
+    @property
+    def record(self) -> StartRecord:
+        """The record of the start that is running."""
+        self._gate.engine()
+        return list(self._gate.records().values())[-1]
+
+    @property
+    def logs(self) -> Sequence[Path]:
+        """The raw log of each node; it is being written."""
+        return [log.path for log in self._gate.engine().logs]
+
+    def complete(self, prompt: str, max_tokens: int = 32, chat: bool = False) -> Completion:
+        """One greedy request to the engine; the answer, or what went wrong, is in the completion."""
+        from pytest_startup.profile.model import Prompt
+
+        return self._gate.complete(Prompt(prompt, max_tokens=max_tokens, chat=chat))
+
+
+@pytest.fixture(scope="session")
+def startup_profile(request: pytest.FixtureRequest) -> Profile:
+    """The profile of this test: that of its ``startup_profile`` marker, else that of the options."""
+    return _run(request).profile
+
+
+@pytest.fixture(scope="session")
+def engine(request: pytest.FixtureRequest, startup_profile: Profile) -> Engine:
+    """The running engine of the profile: started on first use, stopped at the end of the session."""
+    from pytest_startup.gate import StartFailed
+    from pytest_startup.launch.base import LaunchError
+
+    gate = _run(request, startup_profile).gate
+    try:
+        gate.engine()
+    except (StartFailed, LaunchError) as error:
+        _fail(error)
+    return Engine(gate)
+
+
+@pytest.fixture(scope="session")
+def restart(
+    request: pytest.FixtureRequest, startup_profile: Profile
+) -> Callable[[str | None], tuple[StartRecord, StartRecord]]:
+    """``before, after = restart()``, or ``restart("process")``: restart the engine and give both records."""
+    from pytest_startup.gate import StartFailed
+    from pytest_startup.launch.base import LaunchError
+
+    gate = _run(request, startup_profile).gate
+
+    def call(kind: str | None = None) -> tuple[StartRecord, StartRecord]:
+        try:
+            return gate.restart(kind)
+        except (StartFailed, LaunchError) as error:
+            _fail(error)
+
+    return call
+
+
+def _fail(error: Exception) -> NoReturn:
+    from pytest_startup.gate import StartFailed
+    from pytest_startup.report.terminal import start_failure_text
+
+    text = start_failure_text(error.record) if isinstance(error, StartFailed) else str(error)
+    pytest.fail(text, pytrace=False)
+
+
+def _run(request: pytest.FixtureRequest, profile: Profile | None = None) -> GateRun:
+    from pytest_startup.activation import NO_PROFILE, session_of
+
+    session = session_of(request.config)
+    if profile is not None:
+        return session.run(profile.path)
+    path = getattr(request, "param", None) or next(iter(session.options.profiles), None)
+    if path is None:
+        pytest.fail(NO_PROFILE, pytrace=False)
+    return session.run(path)

@@ -1,0 +1,251 @@
+"""The hooks that a run with a profile needs; registered by ``plugin`` only then."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_startup import items as nodes
+from pytest_startup.progress import Progress
+from pytest_startup.report import terminal
+from pytest_startup.report.results import ProfileResult
+from pytest_startup.session import Session
+
+
+class GatePlugin:
+    """Collection, reports and the end of the run, for the profiles of the options."""
+
+    def __init__(self, config: pytest.Config, session: Session, progress: Progress) -> None:
+        self.config = config
+        self.session = session
+        self.progress = progress
+        self.worker = hasattr(config, "workerinput")
+        self.closed = False
+        self.red: list[pytest.TestReport] = []
+
+    # collection ------------------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        """Read every profile before anything else happens: a mistake ends the run with exit code 4."""
+        if self.config.getoption("dist", "no") == "each":
+            raise pytest.UsageError(
+                "--dist each would start every engine once per worker; use --dist load (or loadfile, loadgroup …)"
+            )
+        problems: list[str] = []
+        for path in self.session.options.profiles:
+            try:
+                self.session.run(path)
+            except pytest.UsageError as error:
+                problems += [str(arg) for arg in error.args]
+        if problems:
+            raise pytest.UsageError(*problems)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        """A profile that the command line names, whole or as ``profile.yaml::restart-1::kv``."""
+        if file_path not in self.session.options.profiles or not parent.session.isinitpath(file_path):
+            return None
+        return nodes.GateFile.of(parent, file_path, self.session.run(file_path))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Add the gates that the command line does not name; -k, -m, --deselect and --lf see them as all others."""
+        named = [item for item in items if isinstance(item, nodes.GateItem)]
+        if not named and not self.only_node_ids():
+            added: list[pytest.Item] = []
+            for path in self.session.options.profiles:
+                added += session.genitems(nodes.GateFile.of(session, path, self.session.run(path)))
+            items[:0] = added
+        for item in items:
+            self.allow_time(item)
+
+    def only_node_ids(self) -> bool:
+        """``pytest test_x.py::test_y`` in a repo whose ini file names a profile: the user wants that test alone."""
+        args = self.config.args
+        given = self.config.args_source is pytest.Config.ArgsSource.ARGS
+        return self.session.options.profiles_from != "cli" and given and all("::" in arg for arg in args)
+
+    def allow_time(self, item: pytest.Item) -> None:
+        """Keep a global pytest-timeout from killing a start within its own deadlines; a test's own marker stays."""
+        gate = isinstance(item, nodes.GateItem)
+        uses = gate or {"engine", "restart"} & set(getattr(item, "fixturenames", ()))
+        if not uses or item.get_closest_marker("timeout") or not global_timeout(self.config):
+            return
+        paths = [item.path] if gate else self.session.options.profiles
+        item.add_marker(pytest.mark.timeout(sum(self.session.seconds_allowed(p) for p in paths)))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Gates first and in their order, whatever --ff, random order or other plugins made of it."""
+        order = {run.result.key: i for i, run in enumerate(self.session.runs.values())}
+
+        def rank(item: pytest.Item) -> tuple[int, int]:
+            if not isinstance(item, nodes.GateItem):
+                return len(order), 0
+            return order[item.run.result.key], item.run.result.expected.index((item.start, item.name))
+
+        session.items.sort(key=rank)
+        gate_items = [item for item in session.items if isinstance(item, nodes.GateItem)]
+        for run in self.session.runs.values():
+            run.result.selected = [(i.start, i.name) for i in gate_items if i.run is run]
+        if self.worker:
+            from pytest_startup.distribution import write_groups
+
+            write_groups(self.config, self.group_of(session.items))
+
+    def group_of(self, items: Sequence[pytest.Item]) -> Mapping[str, str]:
+        """Node id → profile, of everything that needs an engine: it has to run where the engine is."""
+        return {
+            item.nodeid: item.run.result.key if isinstance(item, nodes.GateItem) else "engine"
+            for item in items
+            if isinstance(item, nodes.GateItem) or {"engine", "restart"} & set(getattr(item, "fixturenames", ()))
+        }
+
+    # reports ---------------------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if isinstance(item, nodes.GateItem):
+            self.progress.clear()
+            wire = item.wire(call)
+            if wire is not None:
+                report.startup = wire  # type: ignore[attr-defined]
+                if isinstance(report.longrepr, str):
+                    report.sections = []
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Merge what a report carries; on the controller of xdist this is all that is known."""
+        wire = getattr(report, "startup", None)
+        if wire is None:
+            return
+        result = self.session.results()[wire["profile"]].add(wire)
+        if report.failed and isinstance(report.longrepr, str):
+            report.longrepr = nodes.ResultRepr(report.longrepr, result.summary, wire["profile"])  # type: ignore[assignment]
+            self.red.append(report)
+
+    def pytest_report_teststatus(self, report: pytest.CollectReport | pytest.TestReport) -> Any:
+        wire = getattr(report, "startup", None)
+        if wire is None:
+            return None
+        if wire["item"]["waived"] is not None:
+            return "waived", "w", ("WAIVED", {"yellow": True})
+        outcome = wire["item"]["outcome"]
+        if report.failed and outcome in ("not exercised", "not observable"):
+            return "failed", "F", (f"FAILED ({outcome})", {"red": True})
+        return None
+
+    # the end ---------------------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        self.close()
+        if self.worker:
+            self.config.workeroutput["startup"] = {  # type: ignore[attr-defined]
+                key: {"notes": list(result.notes)} for key, result in self.session.results().items()
+            }
+            return
+        if self.config.getoption("collectonly"):
+            return
+        unjudged = any(r.unreported or r.red for r in self.session.results().values())
+        if unjudged and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        for result in self.session.results().values():
+            self.suite_properties(result)
+        self.write_reports()
+        for report in self.red:  # the title of a failure is the whole node id; before, it would be taken for a function
+            report.location = (*report.location[:2], report.nodeid)
+
+    def close(self) -> None:
+        """Stop all engines; what went wrong or is worth knowing is printed with the table."""
+        if self.closed:
+            return
+        self.closed = True
+        problems = self.session.close()
+        for run in self.session.runs.values():
+            run.result.notes += run.gate.notes()
+            if run.gate.folder is not None:
+                run.result.folder = str(run.gate.folder)
+        for result in list(self.session.results().values())[:1]:
+            result.notes += problems
+
+    def pytest_unconfigure(self) -> None:
+        self.close()
+
+    def suite_properties(self, result: ProfileResult) -> None:
+        """Identity as properties of the JUnit suite; with several profiles each under its own name."""
+        prefix = f"startup.{result.name}." if len(self.session.runs) > 1 else "startup."
+        for plugin in self.config.pluginmanager.get_plugins():
+            add = getattr(plugin, "add_global_property", None)
+            if add is not None:
+                for name, value in [*result.identity.items(), ("status", result.status)]:
+                    add(prefix + name, value)
+
+    def write_reports(self) -> None:
+        from pytest_startup.report.writers import write_all
+
+        results = list(self.session.results().values())
+        extra: dict[str, Any] = {}
+        for answer in self.config.hook.pytest_startup_reports(config=self.config):
+            extra.update(answer or {})
+        for problem in write_all(results, self.session.options.reports, extra, os.environ):
+            results[0].notes.append(problem)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.config.getoption("collectonly"):
+            return
+        for result in self.session.results().values():
+            terminalreporter.section(f"startup: {result.name}")
+            for line, colour in terminal.summary(result):
+                terminalreporter.write_line(line, **({colour: True} if colour else {}))
+
+
+class Distributed:
+    """The hooks of xdist's controller; registered only where xdist is there."""
+
+    def __init__(self, plugin: GatePlugin) -> None:
+        self.plugin = plugin
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        from pytest_startup.distribution import share_groups
+
+        share_groups(node)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        chosen = {i.partition("@")[0] for i in ids}
+        for key, result in self.plugin.session.results().items():
+            result.selected = [pair for pair in result.expected if "::".join((key, *pair)) in chosen]
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        from pytest_startup.distribution import make_scheduler
+
+        return make_scheduler(config, log)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        for key, data in getattr(node, "workeroutput", {}).get("startup", {}).items():
+            result = self.plugin.session.results()[key]
+            result.notes += [note for note in data["notes"] if note not in result.notes]
+
+
+def global_timeout(config: pytest.Config) -> bool:
+    """Does pytest-timeout apply one limit to all tests?"""
+    if getattr(config.option, "timeout", None) or os.environ.get("PYTEST_TIMEOUT"):
+        return config.pluginmanager.hasplugin("timeout") or hasattr(config, "_env_timeout")
+    try:
+        return bool(config.getini("timeout"))
+    except (KeyError, ValueError):
+        return False

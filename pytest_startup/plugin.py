@@ -1,0 +1,94 @@
+"""The pytest plugin: options, markers, hookspecs. All else is loaded when a profile, a marker or a fixture asks."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_startup.fixtures import engine, restart, startup_profile
+
+if TYPE_CHECKING:
+    from pytest_startup.gate import Gate
+    from pytest_startup.options import Options
+    from pytest_startup.profile.model import Profile
+
+__all__ = ["engine", "restart", "startup_profile"]
+
+pytest.register_assert_rewrite("pytest_startup.asserts")
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    from pytest_startup import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add = parser.getgroup("startup", "restart validation of LLM serving engines (pytest-startup)").addoption
+    add("--startup-profile", action="append", metavar="YAML", help="run the gate of this profile (repeatable)")
+    add("--startup-artifacts", metavar="DIR", help="records and logs go here (.startup/<profile>/<UTC time>)")
+    add("--startup-replay", metavar="DIR", help="judge the records saved in DIR again; starts nothing")
+    add("--startup-baseline", metavar="MODE", help="check (default) | propose | ignore the baseline file")
+    add("--startup-preflight", action="store_true", help="only say whether the host is fit; touches nothing")
+    add("--startup-keep", action="store_true", help="leave the last engine running, to look at it")
+    add("--startup-report", action="append", metavar="KIND=PATH", help="write json=…, html=… or csv=… (repeatable)")
+    parser.addini("startup_profile", "profiles whose gate is run, relative to this file", type="linelist")
+    parser.addini("startup_artifacts", "as --startup-artifacts, relative to this file")
+    parser.addini("startup_baseline", "as --startup-baseline")
+    parser.addini("startup_report", "as --startup-report, one KIND=PATH per line", type="linelist")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    from pytest_startup.markers import REGISTERED
+
+    for text in REGISTERED:
+        config.addinivalue_line("markers", text)
+    if not (config.option.help or config.option.version) and names_profile(config):
+        from pytest_startup.activation import session_of
+
+        session_of(config)
+
+
+def names_profile(config: pytest.Config) -> bool:
+    """Is there a profile on the command line, in the environment or in the ini file?"""
+    return bool(
+        config.option.startup_profile
+        or os.environ.get("PYTEST_STARTUP_PROFILE", "").strip()
+        or config.getini("startup_profile")
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_startup_gate(profile: Profile, options: Options) -> Gate:
+    from pytest_startup.gate import open_gate
+
+    return open_gate(profile, options)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "startup_profile" in metafunc.fixturenames:
+        from pytest_startup.activation import parametrize
+
+        parametrize(metafunc)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Our markers are checked when they are seen, not when their test runs."""
+    if any(mark.name.startswith("startup_") for mark in item.iter_markers()):
+        from pytest_startup.activation import accept_markers
+
+        accept_markers(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """The checks that a test's markers ask for, before its body."""
+    for mark in item.iter_markers():
+        if mark.name.startswith("startup_"):
+            from pytest_startup.activation import apply_markers
+
+            apply_markers(item)
+            return

@@ -1,0 +1,5 @@
+"""Plugins that the test suite itself needs."""
+
+from __future__ import annotations
+
+pytest_plugins = ["pytester"]
