@@ -72,10 +72,10 @@ def endpoint_facts(dialect: Dialect, endpoints: Endpoints, seen: Collected, seco
     return facts
 
 
-def pattern_facts(profile: Profile, logs: Sequence[NodeLog]) -> list[Fact]:
-    """``log.match`` facts: where the profile's own patterns stand."""
+def pattern_facts(profile: Profile, logs: Sequence[NodeLog], until: float | None) -> list[Fact]:
+    """``log.match`` facts: where the profile's own patterns stand before ``until``, the end of the observation."""
     scan = PatternScan(profile.expect.log)
-    return [fact for log in logs for fact in scan.read(log)]
+    return [fact for log in logs for fact in scan.read(log, until)]
 
 
 def phases_of(reading: LogReading, logs: Sequence[NodeLog]) -> tuple[PhaseSpan, ...]:
@@ -120,7 +120,7 @@ def reread(record: StartRecord, folder: Path, profile: Profile, dialect: Dialect
     seen = read_saved(folder / "endpoints", dialect.endpoints)
     asked = {f.evidence.seconds for f in record.facts if f.evidence.source == "endpoint"}
     again = endpoint_facts(dialect, dialect.endpoints, seen, max((s for s in asked if s is not None), default=None))
-    facts = (*reading.facts, *pattern_facts(profile, logs), *again, *kept)
+    facts = (*reading.facts, *pattern_facts(profile, logs, record.wall_seconds), *again, *kept)
     failure = record.failure
     if failure is not None and failure.kind not in ("refused", "divergence"):
         outside = replace(failure, kind="ended") if failure.kind not in OUTSIDE else failure

@@ -181,6 +181,9 @@ class LiveStart:
                 measured = throughput.measure(target, profile.expect.throughput)
                 seen.throughput = measured.samples
                 seen.facts += measured.facts
+                seen.completions += measured.failures
+                if measured.stopped is not None:
+                    seen.notes.append(f"throughput: {measured.stopped}")
             if profile.expect.quality is not None and not self._ended():
                 seen.completions += quality.answers(target, profile.expect.quality)
             self._still_alive(http, target)
@@ -231,7 +234,7 @@ class LiveStart:
         logs = running.logs if running is not None else ()
         reading = assemble.read_logs(logs, self.tools.dialect)
         ended = running.exited() if running is not None else None
-        facts = [*reading.facts, *assemble.pattern_facts(profile, logs), *seen.facts]
+        facts = [*reading.facts, *assemble.pattern_facts(profile, logs, seen.wall_seconds), *seen.facts]
         facts += running.facts() if running is not None else []
         facts += caches.facts_of(seen.caches_before, seen.caches_after)
         self.record = StartRecord(
