@@ -13,7 +13,6 @@ from pytest_startup.profile.model import Profile
 from pytest_startup.record import CacheFile, CacheTree, Evidence, Fact, StartRecord
 
 COMPILE_KINDS = frozenset({"compile", "inductor", "triton", "jit"})
-_TUNED_CONFIG = re.compile(r"default .*config|config file not found|tuned config", re.IGNORECASE)
 
 
 def check(profile: Profile, reference: StartRecord | None, start: StartRecord, baseline: Baseline | None) -> Verdict:
@@ -69,7 +68,7 @@ def _refused(judging: common.Judging, profile: Profile, reference: StartRecord |
     known = {_bare(f) for f in reference.named("artifact.missing")} if reference else None
     bad = []
     for fact in start.named("artifact.missing"):
-        default = _TUNED_CONFIG.search(f"{fact.value} {fact.evidence.text}") is not None
+        default = fact.detail.get("kind") == "tuned-config"
         if strict or not default or (known is not None and _bare(fact) not in known):
             bad.append(fact)
     if bad:

@@ -94,7 +94,7 @@ def _on(rank: str) -> str:
 
 def operator(fact: Fact) -> str:
     """``gemm1`` of ``trtllm::fused_moe::gemm1``: value, detail or the text names it."""
-    named = common.member(fact, "op")
+    named = common.member(fact, "op") or common.member(fact, "kind")
     if named is None and isinstance(fact.value, str):
         named = fact.value
     if not isinstance(named, str):
@@ -107,8 +107,9 @@ def tunings(record: StartRecord) -> dict[str, RankTuning]:
     """Per rank what its autotune lines say. ``autotune.loaded`` after tuning or saving is a reload, not a hit."""
     ranks: dict[str, RankTuning] = {}
     for name, facts in common.by_rank(record.named(*FACTS)).items():
-        tuning = ranks.setdefault(name, RankTuning(facts))
-        for fact in facts:
+        ordered = sorted(facts, key=lambda f: (f.evidence.where, f.evidence.line or 0))  # bars are told late
+        tuning = ranks.setdefault(name, RankTuning(ordered))
+        for fact in ordered:
             _take(tuning, fact)
     return ranks
 

@@ -92,13 +92,12 @@ def _expected(judging: common.Judging, start: StartRecord, key: str, expected: s
         )
         return
     allowed = {common.plain_name(n) for n in expected.split(",")}
-    for rank, those in common.by_rank(facts).items():
+    for those in common.by_rank(facts).values():
         found = names(choices(those))
         wrong = [n for n in found if common.plain_name(n) not in allowed]
         if wrong:
-            on = "" if rank == "engine" else f" on rank {rank}"
             judging.failed(
-                f"the {key} backend{on} is {wrong[0]}, {expected} is expected",
+                f"the {key} backend{common.on(found[wrong[0]])} is {wrong[0]}, {expected} is expected",
                 expected,
                 _per_rank(facts),
                 [found[n] for n in wrong],

@@ -62,5 +62,5 @@ class Verdict:
 
 
 #: ``check(profile, reference, start, baseline)``. ``reference`` is None when ``start`` is the reference start itself:
-#: then only the profile, the baseline and the start's own consistency are judged. Never touches a process, socket, clock.
+#: then only the profile, the baseline and the start's own consistency are judged. Touches no process, socket or clock.
 Check = Callable[["Profile", Optional[StartRecord], StartRecord, Optional["Baseline"]], Verdict]

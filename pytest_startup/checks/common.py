@@ -105,6 +105,11 @@ def who(fact: Fact) -> str:
     return fact.rank or fact.engine or fact.node or "engine"
 
 
+def on(fact: Fact) -> str:
+    """`` on rank TP1_EP1`` as a part of a sentence; empty where the evidence names no rank."""
+    return f" on rank {fact.rank}" if fact.rank else ""
+
+
 def by_rank(facts: Iterable[Fact]) -> dict[str, list[Fact]]:
     """Facts per rank (see ``who``), each in the order of sight, ranks sorted by name and number."""
     found: dict[str, list[Fact]] = {}

@@ -44,19 +44,25 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
 
 
 def captured(record: StartRecord) -> dict[str, tuple[int, Fact]]:
-    """Graphs captured per kind as in the bars. Several ranks print the same bar: the smallest last state counts."""
-    found: dict[str, tuple[int, Fact]] = {}
+    """Graphs captured per kind as in the bars: of several ranks the smallest last state.
+
+    A bar that another rank's line cuts in two goes on without a name (vLLM): such a rest counts for every rank.
+    """
+    states: dict[str, dict[str | None, tuple[int, Fact]]] = {}
     for fact in record.named("graphs.captured"):
         done, kind = common.member(fact, "done"), common.member(fact, "kind")
-        if done is None:
-            done = fact.value
-        count = common.number(done)
+        count = common.number(fact.value if done is None else done)
         if count is None:
             continue
-        name = str(kind) if kind is not None else "graphs"
-        if name not in found or count < found[name][0]:
-            found[name] = (int(count), fact)
-    return found
+        ranks = states.setdefault("graphs" if kind is None else str(kind), {})
+        if fact.rank not in ranks or count > ranks[fact.rank][0]:
+            ranks[fact.rank] = (int(count), fact)
+    found = {}
+    for kind, ranks in states.items():
+        rest = ranks.pop(None, None)
+        least = min(ranks.values(), key=lambda s: s[0], default=rest)
+        found[kind] = rest if least is None or (rest is not None and rest[0] > least[0]) else least
+    return {kind: state for kind, state in found.items() if state is not None}
 
 
 def effective_mode(kinds: Mapping[str, object]) -> str:
@@ -116,7 +122,12 @@ def _complete(judging: common.Judging, now: Mapping[str, tuple[int, Fact]]) -> N
 
 def _stated_modes(start: StartRecord) -> list[Fact]:
     facts = [f for f in start.named("graphs.mode") if isinstance(f.value, str)]
-    return [f for f in facts if "effective" in f.detail.values() or "requested" not in f.detail.values()]
+    return [f for f in facts if not f.detail.get("requested")]
+
+
+def _asked_for_none(start: StartRecord) -> list[Fact]:
+    """That no graphs were asked for is enough to know that there are none, where none was captured."""
+    return [f for f in start.named("graphs.mode") if isinstance(f.value, str) and common.same_name(f.value, "NONE")]
 
 
 def _mode(
@@ -124,7 +135,7 @@ def _mode(
 ) -> str | None:
     """The effective mode: captures prove it, a line states it. Returns the expected mode if it was reached."""
     wanted = profile.expect.graphs.mode
-    stated = _stated_modes(start)
+    stated = _stated_modes(start) or ([] if now else _asked_for_none(start))
     if wanted is None:
         return None
     mode = wanted.upper()
@@ -160,8 +171,7 @@ def _mode(
 
 def _size_facts(record: StartRecord) -> list[Fact]:
     facts = [f for f in record.named("graphs.sizes") if isinstance(f.value, list)]
-    effective = [f for f in facts if "effective" in f.detail.values()]
-    return effective or facts
+    return [f for f in facts if not f.detail.get("requested")] or facts
 
 
 def _size_set(facts: list[Fact]) -> set[int]:

@@ -212,7 +212,7 @@ def _host(judging: common.Judging, profile: Profile, start: StartRecord) -> None
         ("host.page_size", "page_size", host.page_size),
         ("host.kernel", "kernel", host.kernel),
         ("gpu.driver", "driver", host.driver),
-        ("gpu.name", "gpu", host.gpu),
+        ("gpu.name", "gpu", f"*{host.gpu}*" if host.gpu else None),
     )
     for name, key, pinned in pins:
         facts = start.named(name)

@@ -40,7 +40,8 @@ def gib(fact: Fact) -> float:
 
 
 def _place(fact: Fact) -> str:
-    return fact.rank or str(fact.detail.get("gpu") or "") or common.who(fact)
+    gpu = fact.detail.get("gpu")
+    return fact.rank or (common.who(fact) if gpu is None else f"GPU {gpu}")
 
 
 def _limit(
@@ -130,14 +131,14 @@ def _other_weights(
 def _before_start(judging: common.Judging, reference: StartRecord | None, start: StartRecord) -> None:
     def before(record: StartRecord) -> dict[tuple[str | None, str], Fact]:
         facts = [f for f in figures(record, "gpu.memory_used") if f.detail.get("at") == "before"]
-        return {(f.node, str(f.detail.get("gpu") or f.rank or f.evidence.where)): f for f in facts}
+        return {(f.node, _place(f)): f for f in facts}
 
     old, new = before(reference) if reference else {}, before(start)
     for place, fact in new.items():
         judging.saw(fact)
         if place in old and gib(fact) > gib(old[place]) + FOREIGN_GIB:
             judging.failed(
-                f"GPU {place[1]} already held {common.shown(gib(fact), 'GiB')} before this start",
+                f"{place[1]} already held {common.shown(gib(fact), 'GiB')} before this start",
                 f"about {common.shown(gib(old[place]), 'GiB')} as before the reference start",
                 [f"{place[1]}: {common.shown(gib(fact), 'GiB')}"],
                 [fact, old[place]],

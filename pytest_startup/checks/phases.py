@@ -10,7 +10,7 @@ from pytest_startup.record import PHASES, Evidence, PhaseSpan, StartRecord
 
 
 def check(profile: Profile, reference: StartRecord | None, start: StartRecord, baseline: Baseline | None) -> Verdict:
-    """Judges each span against ``deadlines.phases``, and the time to the first completion against ``deadlines.ready``."""
+    """Judges each span against ``deadlines.phases``, and the first completion against ``deadlines.ready``."""
     judging = common.Judging("phases", "a line, a stamp or a receive time that bounds any phase of this start")
     failed_in = start.failure.phase if start.failure else None
     for phase, limit in profile.deadlines.phases.items():
@@ -117,7 +117,7 @@ def _ready_in_time(
     if taken is None or taken <= limit or (start.ready_seconds is None and start.ready):
         return
     known = common.population(baseline, start)
-    samples = known.samples.get("ready", ()) if known else ()
+    samples = known.samples.get("ready_seconds", ()) if known else ()
     if samples:
         usual = f"usually {common.median(samples):.1f} s (baseline)"
     elif reference and reference.ready_seconds is not None:

@@ -30,6 +30,14 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _
             source="expect.quality.prompts",
         )
         return judging.verdict()
+    if wanted is not None and len(answers) < len(wanted.prompts):
+        judging.not_exercised(
+            f"only {len(answers)} of {len(wanted.prompts)} quality prompts were asked",
+            f"{len(wanted.prompts)} prompts answered",
+            [f"{len(answers)} asked"],
+            helps=("the engine stopped answering in between: look at the end of the log",),
+            source="expect.quality.prompts",
+        )
     good = [a for a in answers.values() if _answered(judging, a)]
     for answer in good:
         judging.saw(common.answer_evidence(answer))
@@ -70,7 +78,7 @@ def _answered(judging: common.Judging, answer: Completion) -> bool:
 
 def _by_itself(judging: common.Judging, profile: Profile, wanted: ExpectQuality | None, answer: Completion) -> None:
     seen = common.answer_evidence(answer)
-    for fault in texts.faults(body(answer), profile):
+    for fault in texts.faults(answer, profile):
         judging.failed(
             f"the answer to {common.excerpt(answer.prompt, 60)} is not a sane text: {fault}",
             "a text without loops, floods, replacement characters or control tokens",

@@ -10,7 +10,15 @@ from pytest_startup.checks.base import Verdict
 from pytest_startup.profile.model import Profile
 from pytest_startup.record import JSON, Completion, Evidence, Failure, StartRecord
 
-PURPOSES = ("ready", "ready-chat", "ready-stream")
+#: ``first`` is the completion that ended the wait, ``last`` the one behind the workload.
+PURPOSES = ("first", "ready", "ready-chat", "ready-stream", "last")
+_NAMES = {
+    "first": "the first completion",
+    "ready": "the completion",
+    "ready-chat": "the chat completion",
+    "ready-stream": "the streamed completion",
+    "last": "the completion after the workload",
+}
 
 
 def check(profile: Profile, _reference: StartRecord | None, start: StartRecord, _baseline: Baseline | None) -> Verdict:
@@ -33,7 +41,8 @@ def check(profile: Profile, _reference: StartRecord | None, start: StartRecord, 
     for answer in answers:
         _one(judging, profile, answer)
     _streamed_agrees(judging, answers)
-    _alive_after(judging, start)
+    if start.failure is None:
+        _alive_after(judging, start)
     if start.ready_seconds is not None:
         judging.numbers["ready s"] = round(start.ready_seconds, 2)
     return judging.verdict()
@@ -53,9 +62,7 @@ def _start_failed(judging: common.Judging, start: StartRecord, failure: Failure)
 
 
 def _one(judging: common.Judging, profile: Profile, answer: Completion) -> None:
-    name = {"ready": "the completion", "ready-chat": "the chat completion"}.get(
-        answer.purpose, "the streamed completion"
-    )
+    name = _NAMES.get(answer.purpose, answer.purpose)
     seen = common.answer_evidence(answer)
     judging.saw(seen)
     if answer.status != 200 or answer.error:
@@ -88,7 +95,7 @@ def _one(judging: common.Judging, profile: Profile, answer: Completion) -> None:
             ("another server listens on this port, or another name is served",),
             "engine.served_name",
         )
-    for fault in texts.faults(answer.text or answer.reasoning, profile):
+    for fault in texts.faults(answer, profile):
         judging.failed(
             f"{name} is not a sane text: {fault}",
             "a text without loops, floods, replacement characters or control tokens",

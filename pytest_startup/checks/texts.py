@@ -1,26 +1,20 @@
-"""What makes a text insane whatever the prompt was: loops, floods of one character, leaked control tokens."""
+"""What makes an answer insane whatever was asked: floods, loops, broken characters, leaked control tokens."""
 
 from __future__ import annotations
 
-import re
-
 from pytest_startup.profile.model import Profile
+from pytest_startup.record import Completion
+from pytest_startup.workload.judge import blemishes
 
-_CONTROL = re.compile(r"<\|[a-z_]{2,30}\|>|</?s>|\[/?INST\]|<unk>|<pad>")
-_FLOOD = re.compile(r"(\S)\1{23,}")
-
-
-def faults(text: str, profile: Profile) -> list[str]:
-    """What is wrong with an answer, one phrase each; empty: nothing."""
-    found = []
-    if "\ufffd" in text:
-        found.append("it holds the replacement character U+FFFD")
-    if control := _CONTROL.search(text):
-        found.append(f"it holds the control token {control[0]}")
-    if loops_forbidden(profile) and (flood := _FLOOD.search(text)):
-        found.append(f"it is flooded with {flood[1]!r}")
-    return found
+#: What ``expect.quality.loops: allow`` tolerates (models with random weights, made for tests, loop).
+LOOPS = ("loop", "flood")
 
 
-def loops_forbidden(profile: Profile) -> bool:
-    return profile.expect.quality is None or profile.expect.quality.loops != "allow"
+def faults(answer: Completion, profile: Profile) -> list[str]:
+    """What is wrong with an answer in itself, one phrase each; empty: nothing. An empty answer is judged elsewhere."""
+    body = answer.reasoning + answer.text
+    if not body.strip():
+        return []
+    allowed = LOOPS if profile.expect.quality and profile.expect.quality.loops == "allow" else ()
+    found = blemishes(body, prompt=answer.prompt, cut=answer.finish_reason == "length")
+    return [f"{b.kind}: {b.reason}" for b in found if b.kind not in allowed]

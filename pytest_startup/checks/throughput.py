@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
 from pytest_startup.profile.model import ExpectThroughput, Profile
 from pytest_startup.record import Evidence, StartRecord, ThroughputSample
-
-if TYPE_CHECKING:
-    from pytest_startup.workload.statistics import Comparison
+from pytest_startup.workload.statistics import Decision, compare
 
 _KEY = "expect.throughput"
 
@@ -110,17 +106,15 @@ def _compare(
     now: list[float],
     source: str,
 ) -> None:
-    from pytest_startup.workload.statistics import compare
-
-    result: Comparison = compare(old, now, wanted.tolerance)
+    result = compare(old, now, wanted.tolerance)
     name = "the baseline" if source == "baseline" else "the reference start"
-    limit = result.smallest_detectable_drop
-    if limit is not None:
-        judging.numbers[f"smallest visible drop c{concurrency} %"] = round(limit * 100, 2)
     observed = [f"{name}: {_rates(old)} tokens/s", f"this start: {_rates(now)} tokens/s"]
+    if (visible := result.smallest_detectable_drop) is not None:
+        judging.numbers[f"smallest visible drop c{concurrency} %"] = round(visible * 100, 2)
+        observed.append(f"a drop of {common.percent(visible)} or more would show")
     evidence = [Evidence("workload", f"throughput c{concurrency}", f"this start: {_rates(now)}")]
     expected = f"at most {common.percent(wanted.tolerance)} below {common.median(old):.1f} tokens/s"
-    if result.decision == "slower":
+    if result.decision is Decision.SLOWER:
         judging.failed(
             f"{common.median(now):.1f} tokens/s at concurrency {concurrency}, "
             f"{common.percent(result.drop)} below {name}",
@@ -130,13 +124,9 @@ def _compare(
             ("a slower restart has another backend, fewer graphs, untuned kernels, or a busy host: see those checks",),
             source,
         )
-    elif result.decision == "cannot-tell":
-        visible = (
-            f"only a drop of {common.percent(limit)} or more would show" if limit is not None else "too few batches"
-        )
+    elif result.decision is Decision.CANNOT_TELL:
         judging.failed(
-            f"cannot tell whether concurrency {concurrency} got slower: {visible}, "
-            f"{common.percent(wanted.tolerance)} must be seen",
+            f"cannot tell whether concurrency {concurrency} got slower: {result.reason}",
             expected,
             observed,
             evidence,
