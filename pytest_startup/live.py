@@ -205,7 +205,7 @@ class LiveGate:
             return notes
         for cache in self.profile.caches:
             if cache.name in step.wipe:
-                notes.append(wipe(cache))
+                notes.append(wipe(cache, (self.profile.path, *self.profile.launch.checkpoint)))
         if step.drop_page_cache:
             notes.append(drop_page_cache(self.profile.launch.checkpoint).text)
         for note in notes:
