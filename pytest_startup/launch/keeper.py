@@ -26,6 +26,7 @@ from pytest_startup.launch import registry, stopping
 from pytest_startup.launch.identity import Identity, Process, identify
 from pytest_startup.launch.pump import Pump
 from pytest_startup.launch.watch import Watch
+from pytest_startup.redact import Redactor
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -52,6 +53,7 @@ class Spec:
     command: str
     started_at: str
     shm: list[str]
+    secrets: list[str]
 
 
 class Keeper:
@@ -87,7 +89,10 @@ class Keeper:
         self._watch.start()
         try:
             while not self._finished():
-                for key, _ in self._selector.select(self._pause()):
+                ready = self._selector.select(self._pause())
+                if not ready:
+                    self._pump.flush()
+                for key, _ in ready:
                     if key.data == "commands":
                         self._read_commands()
                     elif key.data == "wake":
@@ -127,7 +132,7 @@ class Keeper:
             self._say("failed", text=_reason(spec, error))
             return None
         os.close(write)
-        self._pump = Pump(read, Path(spec.log), Path(spec.lines), launched_at)
+        self._pump = Pump(read, Path(spec.log), Path(spec.lines), launched_at, Redactor(spec.secrets).stream())
         self._main = identify(engine.pid) or Identity(engine.pid, 0)
         self._watch = Watch(self._main, launched_at, frozenset(spec.shm), self._record)
         self._record()

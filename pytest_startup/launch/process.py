@@ -15,6 +15,7 @@ from pytest_startup.launch.memory import shm_names
 from pytest_startup.launch.running import GpuHeld, ProcessRunning
 from pytest_startup.profile.model import Profile
 from pytest_startup.record import Leftover
+from pytest_startup.redact import Redactor
 
 NODE = "head"
 
@@ -23,8 +24,8 @@ class ProcessLauncher:
     """Starts ``launch.process`` profiles. One engine at a time; GPUs and port stay locked until ``close``.
 
     ``gpu_held`` tells what of our processes still holds GPU memory (see ``running.GpuHeld``); ``gpu_name`` turns an
-    index into the GPU's UUID, so that two profiles that name it differently meet at one lock. ``redact`` is applied to
-    all text that goes into facts. GPUs and ports in use are waited for ``lock_wait`` seconds; ``notice`` hears it.
+    index into the GPU's UUID, so that two profiles that name it differently meet at one lock. GPUs and ports that
+    another run of ours uses are waited for ``lock_wait`` seconds; ``notice`` hears of it.
     """
 
     def __init__(
@@ -32,13 +33,11 @@ class ProcessLauncher:
         *,
         gpu_held: GpuHeld | None = None,
         gpu_name: Callable[[str], str] = str,
-        redact: Callable[[str], str] = str,
         lock_wait: float = 0.0,
         notice: Callable[[str], None] | None = None,
     ) -> None:
         self._gpu_held = gpu_held
         self._gpu_name = gpu_name
-        self._redact = redact
         self._lock_wait = lock_wait
         self._notice = notice
         self._locks: dict[tuple[str, str], locks.Lock] = {}
@@ -57,15 +56,15 @@ class ProcessLauncher:
             reasons.append(f"{place}: command {process.command[0]!r} is not there or may not be executed")
         try:
             registry.state_folder()
-            wanted = self._wanted(profile, profile.launch.port)
-            reasons += [
-                f"{kind} {name} is in use by {locks.holder(locks.lock_path(kind, name))}"
-                for kind, name in wanted
-                if not locks.is_free(kind, name)
-            ]
+            used = [key for key in self._wanted(profile, profile.launch.port) if not locks.is_free(*key)]
         except (registry.UnsafeFolder, locks.LockUnusable) as error:
-            reasons.append(str(error))
-        if profile.launch.port is not None:
+            return [*reasons, str(error)]
+        if self._lock_wait <= 0:
+            reasons += [
+                f"{kind} {name} is in use by {locks.holder(locks.lock_path(kind, name))}" for kind, name in used
+            ]
+        # The port of another run of ours is waited for; anybody else's never becomes free for us.
+        if profile.launch.port is not None and ("port", str(profile.launch.port)) not in used:
             taken = ports.why_taken(profile.launch.host, profile.launch.port)
             if taken:
                 reasons.append(
@@ -98,6 +97,7 @@ class ProcessLauncher:
             )
         node = Path(os.path.abspath(plan.folder)) / NODE
         node.mkdir(parents=True, exist_ok=True)
+        redactor = Redactor(plan.profile.secrets)
         link = KeeperLink.start(
             {
                 "argv": [command, *plan.argv[1:]],
@@ -110,12 +110,13 @@ class ProcessLauncher:
                 "state": str(state),
                 "port": plan.port,
                 "folder": str(node.parent),
-                "command": self._redact(" ".join(plan.argv)),
+                "command": " ".join(redactor.argv(plan.argv)),
                 "shm": sorted(shm_names()),
+                "secrets": sorted(redactor.secrets),
             },
             [lock.handle for lock in self._locks.values()],
         )
-        self._running = ProcessRunning(link, plan, NODE, node, self._redact, self._gpu_held)
+        self._running = ProcessRunning(link, plan, NODE, node, redactor, self._gpu_held)
         return self._running
 
     def close(self) -> Sequence[Leftover]:

@@ -7,6 +7,10 @@ import fcntl
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_startup.redact import RedactedStream
 
 _CHUNK = 1 << 18
 _PIPE_SIZE = 1 << 20
@@ -18,9 +22,11 @@ class Pump:
     Seconds count from ``launched_at`` (``time.monotonic()``). A line's row is written before its bytes, so that
     whoever follows the log always finds the time of a line it sees. Memory is constant. When the disk is full or the
     log can't be written the pipe is still emptied, so that the engine never blocks: ``error`` says what was lost.
+    Secrets are taken out on the way (``redacted``), so that none is ever on disk; for that an unfinished line is held
+    back until ``flush``, which is due whenever the pipe has been quiet for a moment.
     """
 
-    def __init__(self, pipe: int, log: Path, lines: Path, launched_at: float) -> None:
+    def __init__(self, pipe: int, log: Path, lines: Path, launched_at: float, redacted: RedactedStream) -> None:
         self.pipe = pipe
         self.closed = False
         self.error: str | None = None
@@ -28,6 +34,8 @@ class Pump:
         self._launched_at = launched_at
         self._line = 0
         self._fresh = True
+        self._redacted = redacted
+        self._held_since: float | None = None
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._log = os.open(log, flags, 0o644)
         self._lines = os.open(lines, flags, 0o644)
@@ -47,9 +55,20 @@ class Pump:
             self.close()
             return False
         self.received += len(data)
-        self._write(self._lines, self._rows(data, time.monotonic() - self._launched_at))
-        self._write(self._log, data)
+        now = time.monotonic() - self._launched_at
+        ready = self._redacted.feed(data)
+        self._emit(ready, now)
+        if data.endswith(b"\n"):
+            self._held_since = None
+        elif ready or self._held_since is None:
+            self._held_since = now
         return True
+
+    def flush(self) -> None:
+        """Write what is held back of an unfinished line (a progress bar): nothing more came for a moment."""
+        if self._held_since is not None:
+            self._emit(self._redacted.close(), self._held_since)
+            self._held_since = None
 
     def drain(self) -> None:
         """Move what is in the pipe now; not endless when somebody goes on writing."""
@@ -59,16 +78,25 @@ class Pump:
 
     def close(self) -> None:
         if not self.closed:
+            self.flush()
             self.closed = True
             for handle in (self.pipe, self._log, self._lines):
                 os.close(handle)
 
-    def _rows(self, data: bytes, seconds: float) -> bytes:
-        begun = int(self._fresh) + data.count(b"\n", 0, len(data) - 1)
+    def _emit(self, data: bytes, seconds: float) -> None:
+        """``seconds``: when all but the first line of ``data`` began to arrive; that one may have been held back."""
+        if not data:
+            return
+        rows = []
+        if self._fresh:
+            self._line += 1
+            rows.append(f"{self._line}\t{seconds if self._held_since is None else self._held_since:.3f}\n")
+        for _ in range(data.count(b"\n", 0, len(data) - 1)):
+            self._line += 1
+            rows.append(f"{self._line}\t{seconds:.3f}\n")
         self._fresh = data.endswith(b"\n")
-        first = self._line + 1
-        self._line += begun
-        return "".join(f"{n}\t{seconds:.3f}\n" for n in range(first, first + begun)).encode()
+        self._write(self._lines, "".join(rows).encode())
+        self._write(self._log, data)
 
     def _write(self, handle: int, data: bytes) -> None:
         view = memoryview(data)
@@ -76,4 +104,4 @@ class Pump:
             try:
                 view = view[os.write(handle, view) :]
             except OSError as error:
-                self.error = f"the log is incomplete from byte {self.received - len(view)} on: {error.strerror}"
+                self.error = f"the log is incomplete, {len(view)} or more bytes are lost: {error.strerror}"

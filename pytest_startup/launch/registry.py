@@ -134,7 +134,7 @@ def entries(folder: Path) -> Iterator[Entry]:
 
 
 def orphaned(entry: Entry) -> bool:
-    """Has the run that started it ended, so that nobody else will remove it? Kept entries are judged the same.
+    """Has the run that started it ended, so that nobody else will remove it (a keeper does not end what is kept)?
 
     Entries of another pid namespace can't be judged and are never orphaned; after a reboot all are.
     """
@@ -142,4 +142,4 @@ def orphaned(entry: Entry) -> bool:
         return True
     if entry.namespace != pid_namespace():
         return False
-    return not alive(entry.owner) and not (entry.keeper is not None and alive(entry.keeper))
+    return not alive(entry.owner) and (entry.kept or entry.keeper is None or not alive(entry.keeper))

@@ -16,6 +16,7 @@ from pytest_startup.launch.identity import Identity, alive, command_line, ours
 from pytest_startup.launch.link import KeeperLink
 from pytest_startup.launch.memory import SHM
 from pytest_startup.record import Evidence, Fact, Leftover
+from pytest_startup.redact import Redactor
 
 #: ``gpu_held(pids, gpus)``: one text per holding that is not released yet (``GPU 0: 2.1 GiB held by pid 7``). ``pids``
 #: are all that the engine ever had, ``gpus`` those of the profile. Empty: released, or there is nothing to see.
@@ -33,14 +34,15 @@ class ProcessRunning:
         plan: StartPlan,
         node: str,
         folder: Path,
-        redact: Callable[[str], str] = str,
+        redactor: Redactor,
         gpu_held: GpuHeld | None = None,
     ) -> None:
         started = link.event("started") or {}
         self._link = link
         self._plan = plan
         self._node = node
-        self._redact = redact
+        self._redact = redactor.text
+        self._argv = redactor.argv(plan.argv)
         self._gpu_held = gpu_held
         self._main = Identity(int(started["pid"]), int(started["start"]))
         self._launched_at = float(started["at"])
@@ -89,9 +91,9 @@ class ProcessRunning:
     def facts(self) -> Sequence[Fact]:
         """``process.argv``, ``.pid``, ``.start_time``, ``host.memory_peak``, what of the tree was lost; takes ≤ 1 s."""
         figures = self._link.event("ended") or self._link.ask("facts", 1.0) or self._link.event("facts") or {}
-        argv = [self._redact(a) for a in self._plan.argv]
+        argv = self._argv
         out = [
-            self._fact("process.argv", list(argv), "argv", " ".join(argv)),
+            self._fact("process.argv", argv, "argv", " ".join(argv)),
             self._fact("process.pid", self._main.pid, f"/proc/{self._main.pid}", argv[0]),
             self._fact(
                 "process.start_time",
@@ -158,16 +160,20 @@ class ProcessRunning:
         self._link.close()
         seconds = round(time.monotonic() - begin, 3)
         left = {int(pid): Identity(int(pid), int(start)) for pid, start, _ in ended["left"]}
-        out = []
+        out: list[Leftover] = []
         for pid, _, name in ended["ended"]:
             gone = pid not in left or not alive(left[pid])
             out.append(Leftover("pid", f"{pid} {self._redact(name)}", gone, seconds, self._node))
         named = {pid for pid, _, _ in ended["ended"]}
         for pid, identity in left.items():
             if pid not in named:
-                out.append(Leftover("pid", f"{pid} {command_line(pid)}", not alive(identity), seconds, self._node))
+                out.append(
+                    Leftover(
+                        "pid", f"{pid} {self._redact(command_line(pid))}", not alive(identity), seconds, self._node
+                    )
+                )
         if not out:
-            out.append(Leftover("pid", f"{self._main.pid} {self._plan.argv[0]}", True, seconds, self._node))
+            out.append(Leftover("pid", f"{self._main.pid} {self._argv[0]}", True, seconds, self._node))
         for name in ended["shm"]:
             removed = " (left behind by the engine; removed)" if name in ended["shm_removed"] else ""
             gone = not os.path.lexists(f"{SHM}/{name}")

@@ -1,0 +1,144 @@
+"""``pytest-startup clean``: what dead runs of ours left behind, and its removal; also done at the start of each run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_startup.launch import registry, stopping
+from pytest_startup.launch.identity import Identity, Process, command_line, ours
+from pytest_startup.launch.memory import SHM
+from pytest_startup.launch.registry import Entry
+from pytest_startup.record import Leftover
+
+#: Seconds from TERM to KILL, and then until we give up on processes that the kernel does not end.
+_LIMIT = 5.0
+_GIVE_UP = 20.0
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What is left of one start whose run has died. ``things``: what would be removed, one text each."""
+
+    entry: Entry
+    things: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        entry = self.entry
+        kept = ", left up on purpose" if entry.kept else ""
+        return f"{entry.kind} of run {entry.run_id}, {entry.start}, started {entry.started_at}{kept}: {entry.command}"
+
+
+#: ``look(entry) -> texts`` and ``remove(entry) -> leftovers`` of one kind of entry.
+Look = Callable[[Entry], Sequence[str]]
+Remove = Callable[[Entry], Sequence[Leftover]]
+
+
+def _processes(entry: Entry) -> list[Process]:
+    if entry.boot != registry.boot_id():
+        return []
+    return ours(entry.run_id, entry.known)
+
+
+def _look_at_processes(entry: Entry) -> Sequence[str]:
+    return [f"pid {p.pid}: {command_line(p.pid)}" for p in _processes(entry)]
+
+
+def _remove_processes(entry: Entry) -> Sequence[Leftover]:
+    """TERM, KILL and the removal of shared memory, all by identity."""
+    main: Identity | None = None
+    ending = stopping.Ending(lambda: _processes(entry), main, _LIMIT, _GIVE_UP)
+    left = {p.pid for p in ending.run()}
+    out = [Leftover("pid", f"{pid} {name}", pid not in left) for pid, _, name in ending.seen]
+    if entry.boot == registry.boot_id():
+        removed, held = stopping.remove_shm(entry.shm)
+        out += [Leftover("shm", f"{SHM}/{name}", True) for name in removed]
+        out += [Leftover("shm", f"{SHM}/{name}", False) for name in held]
+    return out
+
+
+#: How entries of each kind are looked at and removed; entries of a kind that is not here are left alone.
+KINDS: dict[str, tuple[Look, Remove]] = {"process": (_look_at_processes, _remove_processes)}
+
+
+def find(folder: Path) -> list[Remains]:
+    """Everything in the registry whose run has died. Changes nothing."""
+    out = []
+    for entry in registry.entries(folder):
+        ways = KINDS.get(entry.kind)
+        if ways is not None and registry.orphaned(entry):
+            out.append(Remains(entry, tuple(ways[0](entry))))
+    return out
+
+
+def remove(folder: Path, remains: Remains) -> list[Leftover]:
+    """Remove it; its entry stays as long as something could not be removed."""
+    ways = KINDS.get(remains.entry.kind)
+    done = list(ways[1](remains.entry)) if ways is not None else []
+    if all(one.released for one in done):
+        registry.remove(folder, remains.entry)
+    return done
+
+
+def sweep() -> list[str]:
+    """What a run does first: remove what dead runs left behind, but not what was kept on purpose; one text each."""
+    try:
+        folder = registry.state_folder()
+    except registry.UnsafeFolder as error:
+        return [str(error)]
+    out = []
+    for remains in find(folder):
+        if remains.entry.kept and remains.things:
+            out.append(f"still up: {remains.title}; remove it with: pytest-startup clean --yes")
+            continue
+        done = remove(folder, remains)
+        if done:
+            out.append(f"a dead run had left behind: {remains.title}: {told(done)}")
+    return out
+
+
+def told(done: Sequence[Leftover]) -> str:
+    """``pid 12 vllm … removed, shm /dev/shm/x could not be removed``."""
+    return ", ".join(f"{d.kind} {d.what} {'removed' if d.released else 'could not be removed'}" for d in done)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit codes: 0 nothing is left (any more), 1 something is there or could not be removed, 2 wrong usage."""
+    parser = argparse.ArgumentParser(
+        prog="pytest-startup clean",
+        description="Find what dead runs left behind: processes, shared memory, containers. Removes only what "
+        "pytest-startup has started itself and can tell for certain.",
+    )
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--dry-run", action="store_true", help="only show it (default)")
+    choice.add_argument("--yes", action="store_true", help="remove it, also what --startup-keep left up")
+    options = parser.parse_args(list(argv))
+    try:
+        folder = registry.state_folder()
+    except registry.UnsafeFolder as error:
+        print(f"pytest-startup clean: {error}", file=sys.stderr)
+        return 2
+    found = find(folder)
+    if not options.yes:
+        for remains in found:
+            print(remains.title)
+            for thing in remains.things or ("nothing of it is left but its entry",):
+                print(f"  {thing}")
+        if not found:
+            print("nothing is left of dead runs")
+            return 0
+        print("nothing was touched; remove it with --yes")
+        return 1 if any(r.things for r in found) else 0
+    failed = False
+    for remains in found:
+        print(remains.title)
+        done = remove(folder, remains)
+        for one in done:
+            print(f"  {told([one])}")
+        failed = failed or not all(one.released for one in done)
+    print("something could not be removed" if failed else "nothing is left of dead runs")
+    return 1 if failed else 0
