@@ -34,9 +34,7 @@ def choose_launcher(profile: Profile, options: Options, redactor: Redactor, noti
         return ContainerLauncher(redact=redactor.text, lock_wait=LOCK_WAIT, notice=notice)
     from pytest_startup.launch.process import ProcessLauncher
 
-    return ProcessLauncher(
-        gpu_held=gpu_held, gpu_name=gpu_uuid, redact=redactor.text, lock_wait=LOCK_WAIT, notice=notice
-    )
+    return ProcessLauncher(gpu_held=gpu_held, gpu_name=gpu_uuid, lock_wait=LOCK_WAIT, notice=notice)
 
 
 def gpu_held(pids: Collection[int], gpus: Sequence[str]) -> Sequence[str]:
