@@ -1,0 +1,165 @@
+"""The starts inside a log: where one begins, which lines belong to it, and the last states of its progress bars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from pytest_startup.engines.base import LogSummary, Progress
+from pytest_startup.engines.detect import ARGUMENTS, BANNER, CORE, engine_of, launch_stage
+from pytest_startup.engines.lines import Line
+from pytest_startup.record import Fact
+
+#: Facts that prove that a start got beyond its launch: another launch line then begins another start.
+_PROGRESS = ("weights.", "compile.", "kv.", "graphs.", "init.", "cache.", "rank.")
+_PROGRESS_TEXT = (
+    "Traceback (most recent call last)",
+    "Engine core initialization failed",
+    "EngineCore failed to start",
+    "Application startup complete",
+    "Starting to load model",
+    "Shutting down",
+)
+#: The engine serves: from here on most lines are traffic.
+SERVING_TEXT = (
+    "Application startup complete",
+    "fired up and ready to roll",
+    "Avg prompt throughput: ",
+    "Decode batch",
+    'GET /health HTTP/1.1" 200',
+)
+_SGLANG_CLAIM = ("fired up and ready to roll", "Decode batch")
+
+
+class Tracker(Protocol):
+    """What the reader needs of ``engines.diagnosis.StartTracker``."""
+
+    def line(self, line: Line, facts: Sequence[Fact]) -> None: ...
+
+    def progress(self) -> Progress: ...
+
+    def finish(self) -> LogSummary: ...
+
+
+@dataclass
+class Start:
+    """One start of the log while it is being read."""
+
+    index: int
+    tracker: Tracker
+    first_line: int = 0
+    last_line: int = 0
+    engine: str | None = None
+    serving: bool = False
+    progressed: bool = False
+    stages: dict[str | None, int] = field(default_factory=dict)
+    cores: set[str] = field(default_factory=set)
+    bars: dict[tuple[object, ...], Fact] = field(default_factory=dict)
+
+    def bar(self, fact: Fact) -> Fact | None:
+        """Keep the bar's newest state; returns the last one of the bar before it when a new bar of that name begins."""
+        value = fact.value if isinstance(fact.value, dict) else {}
+        key = (fact.name, value.get("kind"), fact.rank, fact.engine, fact.node, fact.detail.get("process"))
+        before = self.bars.get(key)
+        self.bars[key] = fact
+        if before is None or not isinstance(before.value, dict):
+            return None
+        done, was = value.get("done"), before.value.get("done")
+        again = isinstance(done, (int, float)) and isinstance(was, (int, float)) and done < was
+        return before if again or before.value.get("total") != value.get("total") else None
+
+
+class Starts:
+    """Tells to which start a line belongs, and opens a new one where the engine is launched again."""
+
+    def __init__(self, tracker: Callable[[], Tracker], engine: str | None = None) -> None:
+        self._tracker = tracker
+        self._engine = engine
+        self._of_node: dict[str | None, int] = {}
+        self._open: dict[int, Start] = {}
+        self._latest = -1
+        self._begin(None)
+
+    @property
+    def latest(self) -> Start:
+        return self._open[self._latest]
+
+    def of(self, line: Line) -> tuple[Start, list[Start]]:
+        """The start of the line, and those which it has ended."""
+        ended: list[Start] = []
+        start = self._open.get(self._of_node.get(line.node, self._latest), self.latest)
+        stage = launch_stage(line)
+        if stage:
+            if self._again(start, line, stage):
+                start = self._next(line.node, start)
+                ended = self._ended()
+            self._of_node.setdefault(line.node, start.index)
+            start.stages[line.node] = max(stage, start.stages.get(line.node, 0))
+            if stage == CORE:
+                start.cores.add(_core(line))
+        if not start.first_line or line.number < start.first_line:
+            start.first_line = line.number
+        start.last_line = max(start.last_line, line.number)
+        found = engine_of(line.text) if start.engine is None else None
+        if found:
+            start.engine = found
+        return start, ended
+
+    def seen(self, start: Start, line: Line, facts: Sequence[Fact]) -> None:
+        """Take note of what shows how far the start is."""
+        if not start.progressed:
+            start.progressed = any(f.name.startswith(_PROGRESS) for f in facts) or any(
+                text in line.text for text in _PROGRESS_TEXT
+            )
+        if not start.serving and any(text in line.text for text in SERVING_TEXT):
+            start.serving = start.engine != "sglang" or any(text in line.text for text in _SGLANG_CLAIM)
+
+    def rest(self) -> list[Start]:
+        """All starts that are still open, in order; to be called once, at the end."""
+        rest = [self._open[i] for i in sorted(self._open)]
+        self._open = {self._latest: self.latest}
+        return rest
+
+    def _again(self, start: Start, line: Line, stage: int) -> bool:
+        reached = start.stages.get(line.node, 0)
+        if stage == BANNER:
+            return reached >= ARGUMENTS or (start.progressed and (reached > 0 or not start.stages))
+        if stage == ARGUMENTS:
+            return reached >= CORE or (start.progressed and reached >= ARGUMENTS)
+        return start.progressed and (_core(line) in start.cores or not start.stages)
+
+    def _next(self, node: str | None, start: Start) -> Start:
+        index = start.index + 1
+        if index not in self._open:
+            index = self._begin(node).index
+        self._of_node[node] = index
+        return self._open[index]
+
+    def _begin(self, node: str | None) -> Start:
+        self._latest += 1
+        start = Start(self._latest, self._tracker(), engine=self._engine)
+        self._open[self._latest] = start
+        if self._latest:
+            self._of_node[node] = self._latest
+        return start
+
+    def _ended(self) -> list[Start]:
+        """Starts that every node which ever launched has left."""
+        oldest = min(self._of_node.values(), default=self._latest)
+        return [self._open.pop(i) for i in sorted(self._open) if i < oldest]
+
+
+def _core(line: Line) -> str:
+    return f"{line.node}/{line.engine or line.process}"
+
+
+def summary(start: Start) -> LogSummary:
+    """The tracker's summary with the reader's own knowledge of the start's place in the log."""
+    return replace(
+        start.tracker.finish(),
+        start=start.index,
+        first_line=start.first_line,
+        last_line=start.last_line,
+        engine=start.engine,
+    )

@@ -1,0 +1,147 @@
+"""vLLM rules: the chosen MoE and linear kernels, one wording per quantization and release."""
+
+from __future__ import annotations
+
+from pytest_startup.engines.rules import Rule
+
+MOE = (
+    Rule(
+        "backend.moe",
+        (" MoE backend", " MOE backend"),
+        r"Using (?P<_q>'?)(?P<value>[\w./\- ]+?)(?P=_q) (?:(?:Fp8|FP8|NvFp4|NvFP4|NVFP4|MxFp8|MXFP8|MxFp4|MXFP4|Mxfp4|W4A8|WNA16|"
+        r"[Ii]nt8|INT8|Int4|INT4|MXINT4|Unquantized|[Uu]nquantized|OCP MX|MxInt4|NvFp4 LoRA|W\d+A\d+)\w* )?M[oO]E (?:LoRA )?backend",
+        "Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend out of potential backends: ['FLASHINFER_CUTLASS', 'MARLIN'].",
+        "No NvFp4 MoE backend supports the deployment configuration.",
+        by="W 1",
+        versions="0.14 on: with quotes for NvFp4, MxFp8, without for Fp8, W4A8, Unquantized",
+    ),
+    Rule(
+        "backend.moe",
+        (" MoE LoRA backend",),
+        r"Using (?P<value>[\w./\-]+) (?:\w+ )?MoE LoRA backend",
+        "Using TRITON Unquantized MoE LoRA backend",
+        "no MoE LoRA backend",
+        by="W 1",
+        versions="0.30 on",
+    ),
+    Rule(
+        "backend.moe",
+        (" backend for FP8 MoE", " backend for WNA16 MoE", " backend for NvFp4 MoE", "backend for unquantized MoE"),
+        r"Using (?P<value>[\w./\- ]+?) backend for (?:FP8|WNA16|NvFp4|unquantized) MoE",
+        "Using Marlin backend for WNA16 MoE (group_size=32, num_bits=4)",
+        "No backend for FP8 MoE",
+        by="W 1",
+        versions="0.11 on",
+    ),
+    Rule(
+        "backend.moe",
+        "FusedMoE",
+        r"Using (?P<value>(?:[Ff]lash[Ii]nfer|FlashInfer|Marlin|CUTLASS|Cutlass|TRTLLM|Triton)[\w \-]*?) kernels for \w*FusedMoE",
+        "Using FlashInfer kernels for ModelOptNvFp4FusedMoE.",
+        "Using configuration for FusedMoE layer.",
+        by="W",
+        versions="0.9 to 0.13",
+    ),
+    Rule(
+        "backend.moe",
+        "MoEMethod",
+        r"Using (?P<value>[\w \-]+?) kernels for (?:\w*MoEMethod)",
+        "Using DeepGemm kernels for Fp8MoEMethod.",
+        "Using CompressedTensorsWNA16MarlinMoEMethod",
+        by="W",
+        versions="0.9 to 0.11",
+    ),
+    Rule(
+        "backend.moe",
+        "Using ",
+        r"^(?:\[get_mxfp4_backend_with_lora\] )?Using (?P<value>Marlin|Triton|(?:CK )?MXFP4 MoE|CK MXFP4 MoE|FlashInfer MXFP4 [\w ]+?)"
+        r" backend(?: for SM\d+|\.|$)",
+        "Using FlashInfer MXFP4 BF16 backend for SM90",
+        "Using XFormers backend.",
+        by="W",
+        versions="0.10 to 0.17: MXFP4 (gpt-oss)",
+    ),
+    Rule(
+        "backend.moe",
+        "kernels for MoE",
+        r"Using (?P<value>[\w ./\-]+?) (?:FP8 |BF16 |NVFP4 |FP4 )?kernels for MoE",
+        "Using FlashInfer CUTLASS kernels for MoE",
+        "no kernels for MoE",
+        by="W",
+        versions="0.11 to 0.14",
+    ),
+    Rule(
+        "backend.moe",
+        "Flash",
+        r"Using Flash[Ii]nfer (?P<value>\w+) kernels? (?:for|with) (?:MoE|Mo[Ee] layers?)",
+        "Using FlashInfer cutlass kernel with MoE",
+        "FlashInfer is used",
+        by="W",
+        versions="0.9 to 0.13",
+    ),
+    Rule(
+        "backend.moe",
+        "xperts kernel",
+        r"Using (?P<value>\w*Experts) kernels? for .*",
+        "Using FlashInferExperts kernel for Fp8",
+        "Experts kernel is missing",
+        by="W",
+        versions="0.12 on",
+    ),
+)
+
+LINEAR = (
+    Rule(
+        "backend.linear",
+        "Selected ",
+        r"Selected (?P<value>\w*(?:Kernel|Linear)\w*) for (?P<layer>\w+)",
+        "Selected FlashInferFp8DeepGEMMDynamicBlockScaledKernel for Fp8LinearMethod",
+        "Selected backend FLASHMLA is not valid for this configuration",
+        by="W G",
+        versions="0.12 on",
+    ),
+    Rule(
+        "backend.linear",
+        " GEMM",
+        r"Using (?:scaled_mm backend )?(?P<value>[\w.\-]+) for (?:NVFP4|NvFp4|MXFP8|MXFP4|MXFP6|FP8|BF16|W\dA\d+) GEMM",
+        "Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM",
+        "max_autotune_gemm is off for NVFP4 GEMM",
+        by="W 1",
+        versions="0.10 on: names to 0.19, classes since",
+    ),
+    Rule(
+        "backend.linear",
+        "LinearKernel",
+        r"Using (?P<value>\w*LinearKernel) for (?P<layer>\w+)",
+        "Using MarlinLinearKernel for GPTQMarlinLinearMethod",
+        "LinearKernel for nothing",
+        by="W",
+        versions="0.7 on",
+    ),
+    Rule(
+        "backend.linear",
+        " kernel.",
+        r"(?:is convertible to \S+ during runtime\. )Using (?P<value>\w+) kernel",
+        "The model is convertible to awq_marlin during runtime. Using awq_marlin kernel.",
+        "Detected that the model can run with gptq_marlin, however you specified quantization=gptq explicitly",
+        by="API",
+        versions="all",
+    ),
+    Rule(
+        "backend.linear",
+        "kernel for ",
+        r"Using (?P<value>\w+) (?:kernel|kernels) for (?P<layer>\w*LinearMethod|\w*LinearScheme|GPTQ\w*|AWQ\w*|CompressedTensors\w+)",
+        "Using Marlin kernel for GPTQMarlinLinearMethod",
+        "Using configuration from x for W8A8 Block FP8 kernel.",
+        by="W",
+    ),
+    Rule(
+        "backend.linear",
+        "NVFP4",
+        r"Using (?P<value>[\w \-]+?) (?:kernels? )?for NVFP4 (?:linear|dense|gemm)",
+        "Using flashinfer-cutlass for NVFP4 linear",
+        "NVFP4 linear falling back to the slow and unoptimized emulation backend",
+        by="W",
+        versions="0.9 to 0.12",
+    ),
+)

@@ -1,0 +1,111 @@
+"""What vLLM's ``/metrics`` tells: KV capacity per engine, and the counters of a workload window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_startup.record import JSON, Evidence, Fact
+
+#: Counters and gauges (names without ``_total``, which the client library adds) → fact and unit. Cumulative since the
+#: start of the process: two readings round a workload give what it did. Old names were in use to about 0.11.
+_SERIES: Mapping[str, tuple[str, str]] = {
+    "vllm:prefix_cache_queries": ("cache.prefix_queries", "tokens"),
+    "vllm:prefix_cache_hits": ("cache.prefix_hits", "tokens"),
+    "vllm:gpu_prefix_cache_queries": ("cache.prefix_queries", "tokens"),
+    "vllm:gpu_prefix_cache_hits": ("cache.prefix_hits", "tokens"),
+    "vllm:external_prefix_cache_queries": ("cache.external_queries", "tokens"),
+    "vllm:external_prefix_cache_hits": ("cache.external_hits", "tokens"),
+    "vllm:spec_decode_num_draft_tokens": ("spec.drafted", "tokens"),
+    "vllm:spec_decode_num_accepted_tokens": ("spec.accepted", "tokens"),
+    "vllm:spec_decode_num_drafts": ("spec.drafts", "drafts"),
+    "vllm:prompt_tokens": ("serving.prompt_tokens", "tokens"),
+    "vllm:generation_tokens": ("serving.generation_tokens", "tokens"),
+    "vllm:num_requests_running": ("serving.running", "requests"),
+    "vllm:num_requests_waiting": ("serving.waiting", "requests"),
+    "vllm:num_preemptions": ("serving.preemptions", "requests"),
+    "vllm:kv_cache_usage_perc": ("kv.usage", "ratio"),
+    "vllm:gpu_cache_usage_perc": ("kv.usage", "ratio"),
+    "vllm:engine_sleep_state": ("memory.sleep_state", "state"),
+    "vllm:kv_offload_load_bytes": ("tier.loaded", "bytes"),
+    "vllm:kv_offload_store_bytes": ("tier.stored", "bytes"),
+    "vllm:kv_offload_total_bytes": ("tier.moved", "bytes"),
+    "vllm:kv_offload_size": ("tier.moved", "bytes"),
+    "process_start_time_seconds": ("process.started", "s since the epoch"),
+}
+#: Names of all facts that a metric can give.
+METRIC_FACTS = (
+    *sorted({name for name, _ in _SERIES.values()}),
+    "kv.tokens",
+    "kv.blocks",
+    "kv.max_concurrency",
+    "backend.kv_dtype",
+)
+
+
+def facts_of_metrics(text: str, where: str, seconds: float | None = None) -> list[Fact]:
+    """Facts of a Prometheus text. Text that does not parse gives the facts before the first bad line.
+
+    ``kv.tokens`` is ``kv_cache_size_tokens`` where the engine states it (0.24 on, that of the first engine to answer);
+    else ``num_gpu_blocks × block_size``, which is wrong for hybrid models and summed over DP engines: ``detail`` says
+    ``derived``.
+    """
+    from prometheus_client.parser import text_string_to_metric_families
+
+    out: list[Fact] = []
+    families = iter(text_string_to_metric_families(text))
+    while True:
+        try:
+            family = next(families)
+        except (StopIteration, ValueError, KeyError, IndexError):
+            return out
+        for sample in family.samples:
+            name = sample.name.removesuffix("_total")
+            proof = Evidence("endpoint", where, _shown(sample.name, sample.labels, sample.value), seconds=seconds)
+            engine = sample.labels.get("engine") or None
+            if name == "vllm:cache_config_info":
+                out.extend(_capacity(sample.labels, proof, engine))
+            elif name in _SERIES and math.isfinite(sample.value):
+                fact, unit = _SERIES[name]
+                detail: dict[str, JSON] = {k: v for k, v in sample.labels.items() if k not in ("engine", "model_name")}
+                out.append(Fact(fact, _number(sample.value), proof, unit, None, None, engine, 0, detail))
+
+
+def _capacity(labels: Mapping[str, str], proof: Evidence, engine: str | None) -> list[Fact]:
+    def fact(name: str, value: JSON, unit: str | None = None, **detail: JSON) -> Fact:
+        return Fact(name, value, proof, unit, None, None, engine, 0, detail)
+
+    out: list[Fact] = []
+    tokens = _label(labels, "kv_cache_size_tokens", int)
+    blocks = _label(labels, "num_gpu_blocks", int)
+    size = _label(labels, "block_size", int)
+    if tokens is not None:
+        out.append(fact("kv.tokens", tokens, "tokens"))
+    elif blocks is not None and size is not None:
+        out.append(fact("kv.tokens", blocks * size, "tokens", derived=True))
+    if blocks is not None:
+        detail: dict[str, JSON] = {} if size is None else {"block_size": size}
+        out.append(fact("kv.blocks", blocks, "blocks", **detail))
+    concurrency = _label(labels, "kv_cache_max_concurrency", float)
+    if concurrency is not None:
+        out.append(fact("kv.max_concurrency", concurrency, "x"))
+    if labels.get("cache_dtype"):
+        out.append(fact("backend.kv_dtype", labels["cache_dtype"]))
+    return out
+
+
+def _label(labels: Mapping[str, str], key: str, kind: Callable[[str], Any]) -> Any:
+    try:
+        return kind(labels[key])
+    except (KeyError, ValueError):
+        return None
+
+
+def _number(value: float) -> JSON:
+    return int(value) if value.is_integer() else value
+
+
+def _shown(name: str, labels: Mapping[str, str], value: float) -> str:
+    inside = ",".join(f'{k}="{v}"' for k, v in labels.items())
+    return f"{name}{{{inside}}} {value:g}"[:400]
