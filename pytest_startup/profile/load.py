@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_startup.profile import resolve
 from pytest_startup.profile.build import Builder
 from pytest_startup.profile.model import Profile
-from pytest_startup.profile.problems import KeyPath, Problem, ProfileError, dotted
+from pytest_startup.profile.problems import KeyPath, Problem, ProfileError, dotted, nearest
 from pytest_startup.profile.rules import Known, check_rules, warnings_of
 from pytest_startup.profile.validate import profile_schema, validate
 from pytest_startup.profile.yamltree import Tree, YamlSyntaxError, parse
@@ -36,8 +36,7 @@ def load(
     try:
         raw = path.read_bytes()
     except OSError as e:
-        why = "is a folder; expected a file" if isinstance(e, IsADirectoryError) else e.strerror or "can't be read"
-        raise ProfileError(path, [Problem(1, 1, "", f"profile {why}{_near_file(path)}")]) from None
+        raise ProfileError(path, [Problem(0, 0, "", _unreadable(path, e))]) from None
     return load_bytes(raw, path, environ, today=today, checks=checks, engines=engines, launchers=launchers)
 
 
@@ -98,13 +97,15 @@ def _origin(tree: Tree) -> dict[str, int]:
     return origin
 
 
-def _near_file(path: Path) -> str:
-    """`` (did you mean gh200.yaml?)``: a file of a similar name beside the one that is not there."""
-    from pytest_startup.profile.problems import nearest
-
+def _unreadable(path: Path, error: OSError) -> str:
+    """Why the file can't be opened, and which one was probably meant."""
+    if isinstance(error, IsADirectoryError):
+        return "is a folder; expected a file"
+    if not isinstance(error, FileNotFoundError):
+        return f"can't be read: {error.strerror or error}"
     try:
         names = [p.name for p in path.parent.iterdir() if p.suffix in (".yaml", ".yml")]
     except OSError:
-        return ""
+        return f"no such file, and no folder {path.parent}"
     near = nearest(path.name, names)
-    return f"; did you mean {near}?" if near and near != path.name else ""
+    return f"no such file; did you mean {near}?" if near else "no such file"

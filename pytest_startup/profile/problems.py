@@ -23,9 +23,14 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return by_plain[found[0]] if found else None
 
 
+def _printable(text: str) -> str:
+    """One line of a terminal: what is no visible character (of a key, of a file's name) is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 @dataclass(frozen=True, order=True)
 class Problem:
-    """``line`` and ``column`` count from 1; ``key`` is dotted, empty for the file as a whole."""
+    """``line`` and ``column`` count from 1 (0: the file could not be opened); ``key`` is dotted, may be empty."""
 
     line: int
     column: int
@@ -33,8 +38,9 @@ class Problem:
     text: str
 
     def shown(self, file: Path | str, with_column: bool = False) -> str:
-        place = f"{file}:{self.line}:{self.column}" if with_column else f"{file}:{self.line}"
-        return f"{place}: {self.key}: {self.text}" if self.key else f"{place}: {self.text}"
+        numbers = [self.line, self.column] if with_column else [self.line]
+        place = ":".join(str(part) for part in (file, *numbers) if part != 0)
+        return _printable(f"{place}: {self.key}: {self.text}" if self.key else f"{place}: {self.text}")
 
 
 class ProfileError(Exception):

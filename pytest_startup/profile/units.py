@@ -7,7 +7,7 @@ import re
 
 _DURATION = re.compile(r"(?=[0-9])(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+(?:\.[0-9]+)?)s)?(?:([0-9]+)ms)?")
 _LOOSE = re.compile(
-    r"([0-9]+(?:\.[0-9]+)?)\s*(ms|milliseconds?|h|hrs?|hours?|m|mins?|minutes?|s|secs?|seconds?)?", re.I
+    r"([0-9]+(?:\.[0-9]+)?)\s*(milliseconds?|ms|hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s)?", re.I
 )
 _SIZE = re.compile(r"([0-9]+)\s*(?:([bkmgt])(?:i?b)?)?", re.I)
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
