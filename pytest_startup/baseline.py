@@ -23,6 +23,10 @@ DECISIVE = (
 NOTED = ("gpu.driver", "host.kernel")
 
 
+class BaselineError(Exception):
+    """A baseline file that can't be used; the text has one problem per line, each beginning with ``file:line``."""
+
+
 @dataclass(frozen=True)
 class Population:
     """Accepted values of one restart kind: ``values`` by name (``kv.tokens`` …), ``samples`` by name (seconds, tok/s).
@@ -42,6 +46,14 @@ class Baseline:
     profile: str
     identity: Mapping[str, JSON] = field(default_factory=dict)
     populations: Mapping[str, Population] = field(default_factory=dict)
+
+
+def read_for(profile: Profile) -> Baseline | None:
+    """The baseline of a profile, read from beside it; None: there is none. Raises BaselineError."""
+    from pytest_startup.baseline_file import path_of, read
+
+    path = path_of(profile)
+    return read(path, profile.name) if path.exists() else None
 
 
 def identity(profile: Profile, records: Iterable[StartRecord]) -> dict[str, JSON]:
@@ -67,7 +79,7 @@ def _seen(record: StartRecord, name: str) -> JSON:
     if not values:
         return None
     if name == "engine.version":
-        return max(values, key=len)
+        return max((v.removeprefix("v") for v in values), key=len)
     if name == "gpu.name":
         return list[JSON](sorted(values))
     return ", ".join(sorted(set(values)))
