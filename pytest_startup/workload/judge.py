@@ -1,7 +1,7 @@
 """Judges a generated text by itself: empty, looping, flooded, broken characters, leaked control tokens. Pure.
 
-The limits are set so that code, tables, poems with refrains, counting and CJK text pass: a fault must be gross. A marker
-that the prompt itself holds is not held against the answer.
+The limits are set so that code, tables, poems with refrains, counting and CJK text pass: a fault must be gross. A
+marker that the prompt itself holds is not held against the answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The window of our own workload: what the engine's counters say before and after it, and their differences as facts."""
+"""The window of our own workload: the engine's counters before and after it, and their differences as facts."""
 
 from __future__ import annotations
 
