@@ -91,6 +91,7 @@ class StartTracker:
         self._before: deque[Line] = deque(maxlen=3)
         self._first: Line | None = None
         self._newest = 0
+        self._engine: str | None = None
         self._ready: Line | None = None
         self._died: Line | None = None
         self._stopping: Line | None = None
@@ -146,7 +147,7 @@ class StartTracker:
             ready_line=self._ready.number if self._ready else None,
             failed=failed,
             failure=failure,
-            compile_reused=self._reuse.verdict(),
+            compile_reused=self._reuse.verdict(self._engine),
             phases=self._book.spans(),
             last_phase=last,
         )
@@ -167,6 +168,7 @@ class StartTracker:
                 self._asked_to_stop(line)
         opener = _OPENERS.match(message) if line.level != "DEBUG" else None
         if opener is not None and self._stopping is None:
+            self._engine = self._engine or opener.engine
             self._recovered(line)
             self._book.opened(opener, line)
         else:

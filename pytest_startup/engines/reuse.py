@@ -25,8 +25,10 @@ class CompileReuse:
         elif fact.name in _MADE or (fact.name == "artifact.missing" and "Compiling model again" in str(fact.value)):
             self._made += 1
 
-    def verdict(self) -> bool | str | None:
+    def verdict(self, engine: str | None) -> bool | str | None:
         """True: everything was loaded, False: everything was made anew, ``partial``: both, None: not stated."""
+        if engine == "sglang":
+            return None
         if self._loaded and self._made:
             return "partial"
         if self._loaded or self._made:

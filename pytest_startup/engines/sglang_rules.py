@@ -191,7 +191,7 @@ KERNELS = (
         r"NVFP4 w4a4 (?:MoE )?requires compute capability .*weight-only via FP4 Marlin instead|"
         r"\w+ quantization supports only .{1,200} backends\. Overriding \w+|"
         r"[^.;]{0,120}overriding --moe-runner-backend to '\w+'",
-        "NVFP4 w4a4 MoE requires compute capability >= 10.0; serving this checkpoint weight-only via FP4 Marlin instead",
+        "NVFP4 w4a4 requires compute capability >= 10.0; serving this checkpoint weight-only via FP4 Marlin instead.",
         "This GPU supports only FP8",
         by="M or R",
         versions="weight-only 0.5.22 on",

@@ -143,7 +143,7 @@ class TracebackReader:
         if key in self._open or self._bare is None or self._bare not in self._open:
             return key
         if line.process is None and line.rank is None and line.level is None and line.node == self._bare[0]:
-            return self._bare if not _RECORD.match(line.text) else key
+            return key if _RECORD.match(line.text) else self._bare
         return key
 
     def _begin(self, key: Key, line: Line, done: list[Chain]) -> None:
@@ -167,7 +167,7 @@ class TracebackReader:
         opened.lines += 1
         text = content(line)
         bare = opened.chain.opener.level is None
-        if bare and (line.level is not None or _RECORD.match(line.text)) and line is not opened.chain.opener:
+        if bare and (line.level is not None or _BRACKET.match(line.text) or _RECORD.match(text)):
             return False
         if not bare and line.level is None and line.process != opened.chain.opener.process:
             return False
