@@ -1,0 +1,115 @@
+"""The memory check: limits per rank, peaks, weights as before, foreign memory on the device."""
+
+from __future__ import annotations
+
+import pytest
+from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, fact, profile, record, reference, says
+
+from pytest_startup.baseline import Baseline, Population
+from pytest_startup.checks.memory import check
+from pytest_startup.profile.model import ExpectMemory, Range
+from pytest_startup.record import Fact
+
+
+def weights(gib: float, rank: str | None = None) -> Fact:
+    return fact("weights.memory", gib, rank, line=31, unit="GiB")
+
+
+def gpu(gib: float, at: str = "peak", index: int = 0) -> Fact:
+    return fact("gpu.memory_used", gib, source="gpu", unit="GiB", at=at, gpu=index)
+
+
+def host(gib: float) -> Fact:
+    return fact("host.memory_peak", gib, source="host", unit="GiB")
+
+
+LIMITED = ExpectMemory(weights_gib_per_rank=Range(max=84))
+
+CASES = {
+    "weights within the limit": (LIMITED, (), (weights(83, "TP0"), weights(83, "TP1")), PASSED, ()),
+    "one rank over the limit": (
+        LIMITED,
+        (),
+        (weights(83, "TP0"), weights(145.9, "TP1")),
+        FAILED,
+        ("weights on TP1: 145.9 GiB, at most 84 GiB allowed", "TP0: 83 GiB", "from expect.memory.weights_gib_per_rank"),
+    ),
+    "weights limited and not stated": (
+        LIMITED,
+        (),
+        (fact("weights.read", 3.0),),
+        NOT_OBSERVABLE,
+        ("nothing shows weights, a limit is set", "weights.read 3.0"),
+    ),
+    "weights as on the reference": (ExpectMemory(), (weights(10),), (weights(10.1),), PASSED, ()),
+    "weights changed since the reference": (
+        ExpectMemory(),
+        (weights(10, "TP0"),),
+        (weights(10.5, "TP0"),),
+        FAILED,
+        ("weights take 10.5 GiB on TP0, 10 in the reference start", "expected 10 GiB ± 2 %", "from reference"),
+    ),
+    "a drafter's weights are compared with the drafter's": (
+        ExpectMemory(),
+        (weights(10), weights(1)),
+        (weights(10), weights(2)),
+        FAILED,
+        ("weights take 2 GiB",),
+    ),
+    "a rank that no longer says": (
+        ExpectMemory(),
+        (weights(10, "TP0"), weights(10, "TP1")),
+        (weights(10, "TP0"),),
+        NOT_OBSERVABLE,
+        ("nothing shows the weights of TP1, which the reference start stated",),
+    ),
+    "GPU peak over the limit": (
+        ExpectMemory(gpu_peak_gib=Range(max=100)),
+        (),
+        (gpu(90), gpu(101, index=1), gpu(120, at="before")),
+        FAILED,
+        ("peak GPU memory on GPU 1: 101 GiB, at most 100 GiB allowed",),
+    ),
+    "GPU peak where NVML gives none": (
+        ExpectMemory(gpu_peak_gib=Range(max=100)),
+        (),
+        (fact("gpu.memory_unknown", "not supported", source="gpu"),),
+        NOT_OBSERVABLE,
+        ("nothing shows peak GPU memory", "limit the host's peak instead"),
+    ),
+    "host peak over the limit": (
+        ExpectMemory(host_peak_gib=Range(max=60)),
+        (),
+        (host(61),),
+        FAILED,
+        ("peak host memory on engine: 61 GiB",),
+    ),
+    "host peak within the limit": (ExpectMemory(host_peak_gib=Range(max=60)), (), (host(59),), PASSED, ()),
+    "memory in use before the start": (
+        ExpectMemory(),
+        (gpu(0.6, "before"),),
+        (gpu(12.3, "before"),),
+        FAILED,
+        ("GPU 0 already held 12.3 GiB before this start", "about 0.6 GiB as before the reference start"),
+    ),
+    "a little more before the start": (ExpectMemory(), (gpu(0.6, "before"),), (gpu(1.0, "before"),), PASSED, ()),
+    "nothing seen": (ExpectMemory(), (), (), NOT_OBSERVABLE, ("weights.memory in the log",)),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_verdict(case: tuple[ExpectMemory, tuple[Fact, ...], tuple[Fact, ...], object, tuple[str, ...]]) -> None:
+    expect, before, now, outcome, words = case
+    old = reference(*before) if before else None
+    says(check(profile(expect={"memory": expect}), old, record(*now), None), outcome, *words)  # type: ignore[arg-type]
+
+
+def test_baseline() -> None:
+    accepted = Baseline("p", {}, {"process": Population({"weights.gib_max": 10.0})})
+    says(check(profile(), None, record(weights(11.0)), accepted), FAILED, "10 in the baseline", "from baseline")
+    says(check(profile(), None, record(weights(10.1)), accepted), PASSED)
+
+
+def test_numbers() -> None:
+    verdict = check(profile(), None, record(weights(1.0), weights(2.0), gpu(3.0), host(4.0)), None)
+    assert verdict.numbers == {"weights GiB": 2.0, "GPU peak GiB": 3.0, "host peak GiB": 4.0}

@@ -1,0 +1,154 @@
+"""The ready check: real completions, plainly and streamed, sane counts, and life after the workload."""
+
+from __future__ import annotations
+
+import pytest
+from helpers_records import FAILED, PASSED, answer, fact, profile, record, says
+
+from pytest_startup.checks.ready import check
+from pytest_startup.profile.model import Engine, ExpectQuality, Prompt
+from pytest_startup.record import Completion, Evidence, Failure
+
+LOOPING = "The answer is " + "the answer is " * 40
+
+CASES = {
+    "a sane completion": ([answer()], PASSED, ()),
+    "only a reasoning text": ([answer("", reasoning="Paris it is.")], PASSED, ()),
+    "stopped by itself before the limit": ([answer(finish_reason="stop", completion_tokens=3)], PASSED, ()),
+    "streamed without usage": (
+        [answer(), answer(purpose="ready-stream", streamed=True, completion_tokens=None)],
+        PASSED,
+        (),
+    ),
+    "no completion at all": ([], FAILED, ("the engine never completed a request", "health never answered 200")),
+    "no HTTP answer": (
+        [answer("", status=0, error="connection refused")],
+        FAILED,
+        ("the completion failed: no HTTP answer", "connection refused"),
+    ),
+    "an error of the engine": (
+        [answer("", status=500, error="HTTP 500")],
+        FAILED,
+        ("the completion failed: HTTP 500",),
+    ),
+    "200 with an empty text": ([answer(" \n")], FAILED, ("HTTP 200 and an empty text", "a proxy answers in its place")),
+    "more tokens than asked for": (
+        [answer(completion_tokens=9)],
+        FAILED,
+        ("the completion has a wrong usage: 9 completion tokens, 8 were asked for",),
+    ),
+    "no tokens for a text": (
+        [answer(completion_tokens=0)],
+        FAILED,
+        ("0 completion tokens for a text of 31 characters",),
+    ),
+    "no usage": (
+        [answer(completion_tokens=None, prompt_tokens=None)],
+        FAILED,
+        ("no count of completion tokens", "no count of prompt tokens"),
+    ),
+    "no prompt tokens": ([answer(prompt_tokens=0)], FAILED, ("0 prompt tokens",)),
+    "no finish reason": ([answer(finish_reason=None)], FAILED, ("no finish reason: the answer was cut off",)),
+    "an odd finish reason": ([answer(finish_reason="abort")], FAILED, ("finish reason 'abort'",)),
+    "cut short": (
+        [answer(completion_tokens=5)],
+        FAILED,
+        ("finish reason length after 5 of 8 tokens: the answer was cut short",),
+    ),
+    "another model": (
+        [answer(model="org/other")],
+        FAILED,
+        ("the completion came from model org/other, org/model is pinned", "from engine.served_name"),
+    ),
+    "a loop": ([answer(LOOPING)], FAILED, ("the completion is not a sane text: loop",)),
+    "a leaked control token": ([answer("Paris<|im_end|>")], FAILED, ("leaked <|im_end|>",)),
+    "broken characters": ([answer("Par\ufffdis, yes")], FAILED, ("U+FFFD",)),
+    "the answer lacks what it must contain": (
+        [answer("London.")],
+        FAILED,
+        ("the completion does not contain 'paris'", "'London.'", "from expect.completion.contains"),
+    ),
+    "another text when streamed": (
+        [answer(), answer("Paris, it is Paris.", purpose="ready-stream", streamed=True)],
+        FAILED,
+        ("the streamed completion differs from the plain one",),
+    ),
+    "a chat answer is not compared with a plain stream": (
+        [answer("Hello. Paris.", purpose="ready-chat"), answer(purpose="ready-stream", streamed=True)],
+        PASSED,
+        (),
+    ),
+    "dead behind the workload": (
+        [answer(), answer("", purpose="last", status=500, error="EngineDeadError")],
+        FAILED,
+        ("the completion after the workload failed: HTTP 500", "EngineDeadError"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_verdict(case: tuple[list[Completion], object, tuple[str, ...]]) -> None:
+    answers, outcome, words = case
+    wanted = profile(expect={"completion": Prompt("The capital of France is", "paris")})
+    says(check(wanted, None, record(completions=tuple(answers)), None), outcome, *words)  # type: ignore[arg-type]
+
+
+def test_served_name_is_the_one_that_counts() -> None:
+    named = profile(engine=Engine("vllm", "/models/x", served_name="x"))
+    says(check(named, None, record(completions=(answer(model="x"),)), None), PASSED)
+    says(check(named, None, record(completions=(answer(model="/models/x"),)), None), FAILED, "x is pinned")
+
+
+def test_loops_can_be_allowed_for_models_without_sense() -> None:
+    allowed = profile(expect={"quality": ExpectQuality((), loops="allow")})
+    says(check(allowed, None, record(completions=(answer(LOOPING),)), None), PASSED)
+    says(check(allowed, None, record(completions=(answer("Paris<|eot_id|>"),)), None), FAILED, "leaked")
+
+
+@pytest.mark.parametrize("value", [False, 503, {"health": 200, "completion": 0}, {}])
+def test_health_behind_the_workload(value: object) -> None:
+    after = fact("endpoint.health_after", value, source="endpoint", text="/health 200; completion refused")  # type: ignore[arg-type]
+    verdict = check(profile(), None, record(after, completions=(answer(),)), None)
+    says(verdict, FAILED, "the engine no longer answers after the workload", "completion refused")
+
+
+@pytest.mark.parametrize("value", [True, 200, {"health": 200, "completion": 200}])
+def test_alive_behind_the_workload(value: object) -> None:
+    after = fact("endpoint.health_after", value, source="endpoint")  # type: ignore[arg-type]
+    says(check(profile(), None, record(after, completions=(answer(),)), None), PASSED)
+
+
+def test_a_failed_start_is_told_once_with_phase_rank_cause_and_helps() -> None:
+    cause = Evidence("log", "head/engine.log", "torch.OutOfMemoryError: CUDA out of memory.", 209, rank="TP0")
+    failure = Failure(
+        "preparation",
+        "out-of-device-memory",
+        "out of device memory",
+        cause,
+        "TP0",
+        None,
+        41.2,
+        ("more ranks",),
+        ("kv.tokens",),
+    )
+    verdict = check(profile(), None, record(failure=failure, ready=False), None)
+    says(
+        verdict,
+        FAILED,
+        "the start failed in phase preparation on rank TP0 after 41 s: out of device memory",
+        "cause: torch.OutOfMemoryError",
+        "more ranks",
+        "no help: kv.tokens",
+    )
+    assert len(verdict.findings) == 1
+
+
+def test_an_engine_that_died_while_serving_was_ready_once() -> None:
+    failure = Failure("serving", "ended", "the engine served no more after the workload", last_lines=())
+    verdict = check(profile(), None, record(failure=failure, completions=(answer(),)), None)
+    says(verdict, FAILED, "the engine died after it had been ready in phase serving", "no line explains it")
+
+
+def test_health_without_a_completion() -> None:
+    verdict = check(profile(), None, record(health_seconds=3.0, ready=False), None)
+    says(verdict, FAILED, "health answered 200 after 3.0 s, no completion followed")
