@@ -218,6 +218,11 @@ def test_warnings() -> None:
     assert warning.startswith("launch.checkpoint: ")
 
 
+def test_a_placeholder_image_is_warned_of() -> None:
+    (warning,) = read(CONTAINER.replace(IMAGE_ID, "sha256:" + "0" * 64)).warnings
+    assert warning == "launch.container.image: the digest is the placeholder of an example; pin your own"
+
+
 def test_names_added_by_hooks_are_known(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(

@@ -59,6 +59,9 @@ def warnings_of(data: Mapping[str, Any]) -> tuple[str, ...]:
     out = []
     if not data.get("restarts"):
         out.append("restarts: none; only the reference start is judged, and nothing proves that it can be repeated")
+    image = str(_get(data, "launch", "container").get("image", ""))
+    if image.endswith("sha256:" + "0" * 64):
+        out.append("launch.container.image: the digest is the placeholder of an example; pin your own")
     if any(r.get("drop_page_cache") for r in data.get("restarts") or ()) and "checkpoint" not in data["launch"]:
         model = str(data["engine"]["model"])
         if not model.startswith((".", "/", "~")):

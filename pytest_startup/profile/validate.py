@@ -69,6 +69,23 @@ def validate(data: object, schema: Mapping[str, Any]) -> list[tuple[KeyPath, str
     return list(_Walker(schema).check(data, schema, ()))
 
 
+def expectation(schema: Mapping[str, Any]) -> str:
+    """What a value of ``schema`` (references followed) must be, in words."""
+    if "x-expected" in schema:
+        return str(schema["x-expected"])
+    if "enum" in schema:
+        values = [str(v) for v in schema["enum"]]
+        return values[0] if len(values) == 1 else f"{', '.join(values[:-1])} or {values[-1]}"
+    kinds = schema.get("type", "string")
+    words = " or ".join(_WORDS[k] for k in ([kinds] if isinstance(kinds, str) else kinds))
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is not None and high is not None:
+        return f"{words} from {low} to {high}"
+    if low is not None:
+        return f"{words} of at least {low}"
+    return f"{words} above {schema['exclusiveMinimum']}" if "exclusiveMinimum" in schema else words
+
+
 class _Walker:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
@@ -159,20 +176,7 @@ class _Walker:
         return False
 
     def expected(self, schema: Mapping[str, Any]) -> str:
-        schema = self.flat(schema)
-        if "x-expected" in schema:
-            return str(schema["x-expected"])
-        if "enum" in schema:
-            values = [str(v) for v in schema["enum"]]
-            return values[0] if len(values) == 1 else f"{', '.join(values[:-1])} or {values[-1]}"
-        kinds = schema.get("type", "string")
-        words = " or ".join(_WORDS[k] for k in ([kinds] if isinstance(kinds, str) else kinds))
-        low, high = schema.get("minimum"), schema.get("maximum")
-        if low is not None and high is not None:
-            return f"{words} from {low} to {high}"
-        if low is not None:
-            return f"{words} of at least {low}"
-        return f"{words} above {schema['exclusiveMinimum']}" if "exclusiveMinimum" in schema else words
+        return expectation(self.flat(schema))
 
     def wrong(self, value: object, schema: Mapping[str, Any]) -> str:
         text = f"expected {self.expected(schema)}; found {found(value)}"

@@ -25,7 +25,7 @@ _WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": Non
 _WORDS.update(dict.fromkeys(("true", "True", "TRUE"), True))
 _WORDS.update(dict.fromkeys(("false", "False", "FALSE"), False))
 #: Control characters (a terminal would act on them) and the line breaks that only YAML 1.1 knows.
-_REFUSED = re.compile("[^\x09\x0a\x0d\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 class SourceInt(int):
