@@ -160,7 +160,7 @@ def _fact(compiled: _Compiled, match: re.Match[str], line: Line, proof: Evidence
     raw = found.pop("value", None)
     value: JSON
     if rule.kind == "members":
-        value = {k: member(v) for k, v in found.items()}
+        value = {k: member(v) for k, v in found.items() if v != "N/A"}
         found = {k: v for k, v in found.items() if k in ("kind",)}
         if rule.bar and not (isinstance(value, dict) and value.get("done")):
             return None

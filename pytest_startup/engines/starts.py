@@ -12,7 +12,7 @@ from pytest_startup.engines.lines import Line
 from pytest_startup.record import Fact
 
 #: Facts that prove that a start got beyond its launch: another launch line then begins another start.
-_PROGRESS = ("weights.", "compile.", "kv.", "graphs.", "init.", "cache.", "rank.")
+_PROGRESS = ("weights.", "compile.cache_", "kv.tokens", "kv.available", "graphs.captured", "init.", "rank.assigned")
 _PROGRESS_TEXT = (
     "Traceback (most recent call last)",
     "Engine core initialization failed",

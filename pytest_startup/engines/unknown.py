@@ -14,7 +14,8 @@ _SUBJECT = re.compile(
 _CHOICE = re.compile(r"^(?:Using|Selected|Selecting|Use|Chosen)\b.*(?i:backend|kernel|all2all|GEMM|attention)")
 _KNOWN = re.compile(
     r"(?i)chunked prefill|max model len|page cache started|shared memory broadcast|Encoder cache will be|gloo|"
-    r"prefetching checkpoint files: |default sampling|Route: |Starting to load|sampling|^\s*File \""
+    r"prefetching checkpoint files: |default sampling|Route: |Starting to load|sampling|^\s*File \"|\d%\s*(?:\||Completed)|"
+    r"^\w*Error: "
 )
 _DIGITS = re.compile(r"\d+")
 

@@ -81,7 +81,7 @@ IDENTITY = (
         "rank.assigned",
         "is assigned as DP rank",
         r"rank \d+ in world size (?P<world>\d+) is assigned as DP rank (?P<dp>\d+), PP rank (?P<pp>\d+),"
-        r"(?: PCP rank (?P<pcp>\d+),)? TP rank (?P<tp>\d+)(?:, EP rank (?P<ep>\d+|N/A))?",
+        r"(?: PCP rank (?P<pcp>\d+),)? TP rank (?P<tp>\d+)(?:, ETP rank (?P<etp>\d+))?(?:, EP rank (?P<ep>\d+|N/A))?",
         "rank 3 in world size 4 is assigned as DP rank 0, PP rank 0, PCP rank 0, TP rank 3, EP rank 3, EPLB rank N/A",
         "world_size=4 rank=3 local_rank=3 distributed_init_method=tcp://127.0.0.1:1 backend=nccl",
         kind="members",
