@@ -40,3 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     module = importlib.import_module(COMMANDS[args[0]][0])
     code: int = module.main(args[1:])
     return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
