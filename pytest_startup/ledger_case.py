@@ -62,7 +62,7 @@ def world_size(argv: Sequence[str]) -> int | None:
     names = {"--tensor-parallel-size": "tp", "-tp": "tp", "--tp-size": "tp", "--tp": "tp"}
     names |= {"--pipeline-parallel-size": "pp", "-pp": "pp", "--pp-size": "pp", "--pp": "pp"}
     names |= {"--data-parallel-size": "dp", "-dp": "dp"}
-    for here, following in zip(argv, [*argv[1:], ""], strict=True):
+    for here, following in zip(argv, [*argv[1:], ""], strict=False):
         name, _, value = here.partition("=")
         number = value or following
         if name in names and number.isdecimal():
@@ -79,7 +79,7 @@ def stage_size(team: Sequence[Worker]) -> int:
 
 def files_of(record: StartRecord, trees: Iterable[CacheTree]) -> tuple[CacheFile, ...]:
     """The parsed record files of these trees."""
-    facts = record.named("autotune.file")
+    facts = record.named("autotune.records")
     return tuple(CacheFile(t.name, file, t.node) for t in trees for file in record_files(facts, t))
 
 

@@ -89,6 +89,9 @@ def unknowns(case: Case) -> Iterator[Unknown]:
         )
     if case.tuning.saves == "single" and len(team) > 1 and not case.files:
         yield Unknown(TIER, "records in a cache", f"{case.tuning.name()} keeps records of one-rank engines only")
+    if case.warm and held and case.tuning.engine == "SGLang":
+        reason = "SGLang prints no line for a hit: only the absence of tuning bars and unchanged files show it"
+        yield Unknown(TIER, "which ops were hit", reason)
     if case.log.stray:
         yield Unknown(TIER, f"which rank printed {len(case.log.stray)} tuning lines", "the lines name no rank")
 

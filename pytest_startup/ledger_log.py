@@ -18,7 +18,10 @@ FACTS = (
     "autotune.tuned",
     "autotune.refused",
     "autotune.fallback",
+    "autotune.discarded",
 )
+#: Facts that name the file without saying that anything was read from it.
+PLACES = ("autotune.file", "autotune.cache")
 #: Texts by which a refusal is known where no rule calls it ``autotune.refused``.
 REFUSALS = ("was created in a different environment", "legacy cuDNN config", "Ignoring invalid managed cache entry")
 _OP = re.compile(r"[\w.]+(?:::\w+)+")
@@ -77,17 +80,24 @@ def read(record: StartRecord, workers: Sequence[Worker]) -> TuningLog:
     ranks = {w.name: RankLog() for w in workers}
     stray: list[Fact] = []
     paths: set[str] = set()
-    for fact in record.facts:
+    for fact in sorted(record.facts, key=_line):
         refusal = any(t in fact.evidence.text for t in REFUSALS)
-        if fact.evidence.source != "log" or not (fact.name in FACTS or refusal):
+        if fact.evidence.source != "log" or not (fact.name in (*FACTS, *PLACES) or refusal):
             continue
         paths.update(_PATH.findall(f"{fact.value} {fact.detail.get('path', '')} {fact.evidence.text}"))
+        if fact.name in PLACES:
+            continue
         worker = worker_of(fact, workers)
         if worker is None:
             stray.append(fact)
         else:
             _take(ranks[worker.name], fact, refusal)
     return TuningLog(ranks, tuple(stray), frozenset(paths))
+
+
+def _line(fact: Fact) -> tuple[str, int]:
+    """Order of a log's lines: a reader gives the last states of progress bars at the end, not where they stand."""
+    return fact.evidence.where, fact.evidence.line or 0
 
 
 def worker_of(fact: Fact, workers: Sequence[Worker]) -> Worker | None:
@@ -104,10 +114,10 @@ def worker_of(fact: Fact, workers: Sequence[Worker]) -> Worker | None:
 
 def op_of(fact: Fact) -> str:
     """``trtllm::fused_moe::gemm1``: from the value, the detail or the text; ``an operator`` when none names it."""
-    for value in (fact.detail.get("op"), fact.value, fact.evidence.text):
+    for value in (member(fact, "op"), member(fact, "kind"), fact.value, fact.evidence.text):
         if isinstance(value, str) and (match := _OP.search(value)):
             return match[0]
-    named = fact.detail.get("op") or fact.value
+    named = member(fact, "op") or member(fact, "kind") or fact.value
     return named if isinstance(named, str) and named else "an operator"
 
 

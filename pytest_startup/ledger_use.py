@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_startup.ledger import LedgerFinding
 from pytest_startup.ledger_case import Case
-from pytest_startup.ledger_log import RankLog, progress, short_op
+from pytest_startup.ledger_log import RankLog, op_of, progress, short_op
 from pytest_startup.ledger_records import TIER
-from pytest_startup.record import Evidence
+from pytest_startup.record import Evidence, Fact
 
 NO_HELP = "raising the KV budget, the memory utilisation or a timeout does not help"
 
@@ -23,20 +23,8 @@ def _use(case: Case, wanted: Sequence[str]) -> Iterator[LedgerFinding]:
     """A warm start: every op hit on every rank, nothing tuned, saved or refused."""
     logs = case.log.ranks
     told = tuple(f"{name}: {log.text()}" for name, log in logs.items())
-    active = case.log.any or any(log.facts for log in logs.values())
-    hitting = [n for n, log in logs.items() if log.hit and not log.tuned]
-    tuning = [n for n, log in logs.items() if log.tuned]
-    if hitting and tuning:
-        one, other = logs[hitting[0]], logs[tuning[0]]
-        yield _of_log(
-            "ranks-diverge",
-            f"{hitting[0]} used its records while {tuning[0]} tuned again",
-            "the same on all ranks",
-            told,
-            None,
-            (*_lines(one)[:1], *(f.evidence for f in list(other.tuned.values())[:1])),
-            ("tuning is a collective: such a start can hang until the process group gives up (30 min)", NO_HELP),
-        )
+    yield from _diverge(logs, told)
+    yield from _stray(case, told)
     for name, log in logs.items():
         if log.refused:
             yield _of_log(
@@ -69,7 +57,7 @@ def _use(case: Case, wanted: Sequence[str]) -> Iterator[LedgerFinding]:
                 tuple(f.evidence for f in log.facts if f.name == "autotune.saved"),
             )
         missed = [op for op in wanted if op not in log.hit and op not in log.tuned]
-        if active and missed:
+        if missed and hits_are_logged(case):
             yield _of_log(
                 "not-hit",
                 f"rank {name} shows no hit of {', '.join(short_op(op) for op in missed)}",
@@ -81,8 +69,55 @@ def _use(case: Case, wanted: Sequence[str]) -> Iterator[LedgerFinding]:
             )
 
 
-def _lines(log: RankLog) -> list[Evidence]:
-    return [f.evidence for f in (*log.hit.values(), *log.tuned.values())]
+def hits_are_logged(case: Case) -> bool:
+    """Would a hit be seen? SGLang prints none; and where no rank printed any tuning line, nothing ran."""
+    return case.tuning.engine != "SGLang" and (case.log.any or any(log.facts for log in case.log.ranks.values()))
+
+
+def _diverge(logs: Mapping[str, RankLog], told: tuple[str, ...]) -> Iterator[LedgerFinding]:
+    hitting = [n for n, log in logs.items() if log.hit and not log.tuned]
+    tuning = [n for n, log in logs.items() if log.tuned]
+    if hitting and tuning:
+        lines = (*logs[hitting[0]].hit.values(), *logs[tuning[0]].tuned.values())
+        yield _of_log(
+            "ranks-diverge",
+            f"{hitting[0]} used its records while {tuning[0]} tuned again",
+            "the same on all ranks",
+            told,
+            None,
+            (lines[0].evidence, lines[-1].evidence),
+            ("tuning is a collective: such a start can hang until the process group gives up (30 min)", NO_HELP),
+        )
+
+
+def _stray(case: Case, told: tuple[str, ...]) -> Iterator[LedgerFinding]:
+    """Tuning bars that name no rank: some rank tuned. SGLang says when it throws all ranks' records away."""
+    bars = [f for f in case.log.stray if f.name == "autotune.tuned"]
+    if bars:
+        yield _of_log(
+            "tuned-again",
+            f"some rank tuned again: {short_op(op_of(bars[0]))}{progress(bars[0])}",
+            "nothing tuned",
+            told,
+            None,
+            tuple(f.evidence for f in bars[:3]),
+            ("the lines name no rank: compare the record files of the ranks", NO_HELP),
+        )
+    thrown = [f for f in (*case.log.stray, *_all_facts(case)) if f.name == "autotune.discarded"]
+    if thrown:
+        yield _of_log(
+            "refused",
+            "the records of all ranks were thrown away, because the ranks' files differ",
+            "records that are used again",
+            tuple(f.evidence.text[:200] for f in thrown[:1]),
+            None,
+            tuple(f.evidence for f in thrown[:2]),
+            ("under expert parallel the files always differ: SGLang from 0.5.19 tunes at every start there",),
+        )
+
+
+def _all_facts(case: Case) -> list[Fact]:
+    return [f for log in case.log.ranks.values() for f in log.facts]
 
 
 def _never_used(case: Case) -> Iterator[LedgerFinding]:
@@ -100,7 +135,7 @@ def _never_used(case: Case) -> Iterator[LedgerFinding]:
             tuple(f.evidence(f"{len(f.file.records)} records") for f in outside[:3]),
             ("an argument or variable that enters the key changed, or the cache root moved",),
         )
-    elif full and not case.log.any and not any(log.refused for log in case.log.ranks.values()):
+    elif full and not case.log.any and case.tuning.engine != "SGLang" and not _refusing(case):
         started = [log.started for log in case.log.ranks.values() if log.started]
         yield LedgerFinding(
             "never-used",
@@ -112,6 +147,10 @@ def _never_used(case: Case) -> Iterator[LedgerFinding]:
             tuple(s.evidence for s in started[:2]) or tuple(f.evidence() for f in full[:2]),
             ("this backend may need no tuning, or autotuning is switched off",),
         )
+
+
+def _refusing(case: Case) -> bool:
+    return any(log.refused for log in case.log.ranks.values())
 
 
 def _of_log(

@@ -5,7 +5,7 @@ without the cache. Names, all of source ``cache``:
 
 | fact | value | detail |
 |---|---|---|
-| ``autotune.file`` | what ``pack`` gives of one file, or of one v2 store | ``cache``, ``path``, ``sha256`` |
+| ``autotune.records`` | what ``pack`` gives of one file, or of one v2 store | ``cache``, ``path``, ``sha256`` |
 | ``compile.key_factors`` | ``{part: hash or {factor: text}}`` of ``cache_key_factors.json`` | the same |
 | ``cache.unreadable`` | path | ``cache``, ``reason`` |
 """
@@ -45,10 +45,12 @@ def content_facts(tree: CacheTree, contents: Mapping[str, bytes], kind: str = "o
             factors = compile_layout.parse_key_factors(contents[path])
             facts.append(_fact(tree, "compile.key_factors", factors, path, files[path].sha256))
         elif is_record_file(path, kind):
-            facts.append(_fact(tree, "autotune.file", pack(parse_v1(path, contents[path])), path, files[path].sha256))
+            facts.append(
+                _fact(tree, "autotune.records", pack(parse_v1(path, contents[path])), path, files[path].sha256)
+            )
     for store, inside in sorted(stores.items()):
         digest = store_digest([files[p] for p in inside])
-        facts.append(_fact(tree, "autotune.file", pack(parse_store(store, inside)), store, digest))
+        facts.append(_fact(tree, "autotune.records", pack(parse_store(store, inside)), store, digest))
     return tuple(facts)
 
 
@@ -64,7 +66,7 @@ def record_files(facts: list[Fact], tree: CacheTree) -> list[RecordFile]:
     found: list[RecordFile] = []
     for fact in facts:
         path, digest = str(fact.detail.get("path")), fact.detail.get("sha256")
-        if fact.name != "autotune.file" or fact.detail.get("cache") != tree.name or fact.node != tree.node:
+        if fact.name != "autotune.records" or fact.detail.get("cache") != tree.name or fact.node != tree.node:
             continue
         inside = [f for f in tree.files if store_of(f.path) == path] if path not in files else []
         current = store_digest(inside) if inside else (files[path].sha256 if path in files else None)
