@@ -51,7 +51,7 @@ def pytest_startup_dialects(config: pytest.Config) -> Mapping[str, Dialect]:  # 
 
 @pytest.hookspec
 def pytest_startup_reports(config: pytest.Config) -> Mapping[str, Writer]:  # type: ignore[empty-body]
-    """Report writers to add, by the kind that ``--startup-report KIND=PATH`` gives. Called once, at the end of the run::
+    """Report writers to add, by the kind that ``--startup-report KIND=PATH`` gives. Called at the end of the run::
 
     def pytest_startup_reports(config):
         return {"txt": lambda results, path: path.write_text("\\n".join(r.status for r in results))}

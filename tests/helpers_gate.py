@@ -1,7 +1,7 @@
-"""A scripted gate: it answers with given records and verdicts and starts nothing, so that the pytest side can be tested.
+"""A scripted gate: it answers with given records and verdicts and starts nothing, to test the pytest side.
 
-``use(pytester, …)`` writes a profile and a conftest file that answers ``pytest_startup_gate`` with such a gate. What the
-gate did is written to ``calls.txt``, one line per call, so that a test sees it from outside.
+``use(pytester, …)`` writes a profile and a conftest file that answers ``pytest_startup_gate`` with such a gate. What
+the gate did is written to ``calls.txt``, one line per call, so that a test sees it from outside.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+import pytest_startup.activation  # loaded once here, not again in every run inside this process
+import pytest_startup.profile.load
+import pytest_startup.report.writers  # noqa: F401
 from pytest_startup.checks.base import Finding, Outcome, Verdict
 from pytest_startup.gate import StartFailed
 from pytest_startup.launch.base import LaunchError
@@ -69,19 +72,24 @@ def use(pytester: pytest.Pytester, script: Mapping[str, Any] | None = None, prof
 
 
 def run(
-    pytester: pytest.Pytester, *args: str, env: Mapping[str, str] | None = None, profile: str | None = "profile.yaml"
+    pytester: pytest.Pytester,
+    *args: str,
+    env: Mapping[str, str] | None = None,
+    profile: str | None = "profile.yaml",
+    outside: bool = False,
 ) -> pytest.RunResult:
-    """Run pytest in a process of its own, with the plugin as a vendored copy would be used."""
-    patch = pytest.MonkeyPatch()
-    with patch.context() as m:
+    """Run pytest with the plugin; ``outside``: in a process of its own, as xdist, timeouts and signals need it."""
+    with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
-            if name.startswith(("PYTEST_", "GITHUB_", "CI")):
-                m.delenv(name)
-        m.setenv("PYTHONPATH", os.pathsep.join([str(TESTS.parent), str(TESTS)]))
+            if name.startswith(("PYTEST_", "GITHUB_")) or name in ("CI", "BUILD_NUMBER"):
+                patch.delenv(name)
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS.parent), str(TESTS)]))
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         for name, value in (env or {}).items():
-            m.setenv(name, value)
+            patch.setenv(name, value)
         given = ["--startup-profile", profile] if profile else []
-        return pytester.runpytest_subprocess("-p", "pytest_startup.plugin", *given, *args)
+        start = pytester.runpytest_subprocess if outside else pytester.runpytest_inprocess
+        return start("-p", "pytest_startup.plugin", *given, *args)
 
 
 def calls(pytester: pytest.Pytester) -> list[str]:
@@ -178,7 +186,7 @@ class Scripted:
             "ready", prompt.prompt, 200, text="4, of course", finish_reason="stop", prompt_tokens=3, completion_tokens=3
         )
 
-    def restart(self, kind: str | None = None) -> tuple[StartRecord, StartRecord]:
+    def restart(self, _kind: str | None = None) -> tuple[StartRecord, StartRecord]:
         before = self.record(self.start_names()[-1])
         self.extra += 1
         name = f"extra-{self.extra}"
