@@ -6,7 +6,7 @@ What it finds wrong is in ``Ledger.findings``, what no evidence can show in ``Le
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_startup.profile.model import ExpectArtifacts, ExpectAutotune
@@ -126,7 +126,6 @@ class Ledger:
 class Part:
     """One tier's share of the ledger."""
 
-    workers: tuple[Worker, ...] = ()
     rows: tuple[Row, ...] = ()
     findings: tuple[LedgerFinding, ...] = ()
     unknowns: tuple[Unknown, ...] = ()
@@ -139,23 +138,28 @@ def build(
     artifacts: ExpectArtifacts | None = None,
     reference: StartRecord | None = None,
     warm: bool | None = None,
+    team: Sequence[Worker] | None = None,
 ) -> Ledger:
     """The ledger of ``record``.
 
     ``reference`` is the start before it or the reference start: needed for what moved, changed or vanished between the
     two, and for provenance. ``warm`` says whether the caches had to be used again; by default that is so when there is
     a reference and nothing was wiped for this start (``Restart.warm``). A cold start gives the static findings only.
+    ``team``: the workers, where they are known otherwise; by default those that the log and the expectations name.
     """
     from pytest_startup import ledger_artifacts, ledger_autotune
+    from pytest_startup.ledger_case import team_of
 
     if warm is None:
         warm = reference is not None and "wiped:" not in record.population
-    tuning = ledger_autotune.build(record, autotune or ExpectAutotune(), reference, warm, asked=autotune is not None)
-    compiled = ledger_artifacts.build(record, artifacts or ExpectArtifacts(), reference, warm)
+    expected = (autotune.ranks if autotune else None) or (artifacts.ranks if artifacts else None)
+    crew = tuple(team) if team else team_of(record, reference, expected)
+    tuning = ledger_autotune.build(record, autotune or ExpectAutotune(), reference, warm, crew, autotune is not None)
+    compiled = ledger_artifacts.build(record, artifacts or ExpectArtifacts(), reference, warm, crew)
     order = {kind: n for n, kind in enumerate(KINDS)}
     findings = sorted(tuning.findings + compiled.findings, key=lambda f: (f.tier != "autotune", order[f.kind]))
     return Ledger(
-        workers=tuning.workers or compiled.workers,
+        workers=crew,
         rows=tuning.rows + compiled.rows,
         findings=tuple(findings),
         unknowns=tuning.unknowns + compiled.unknowns,

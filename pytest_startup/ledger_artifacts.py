@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_startup.ledger import LedgerFinding, Part, Row, Unknown
-from pytest_startup.ledger_case import team_of
 from pytest_startup.ledger_log import worker_of
 from pytest_startup.ledger_moves import moves
 from pytest_startup.observe.caches import Difference, diff
@@ -42,13 +41,18 @@ class Loads:
     refused: dict[str, list[Fact]]
 
 
-def build(record: StartRecord, expect: ExpectArtifacts, reference: StartRecord | None, warm: bool) -> Part:
+def build(
+    record: StartRecord,
+    expect: ExpectArtifacts,
+    reference: StartRecord | None,
+    warm: bool,
+    team: Sequence[Worker],
+) -> Part:
     """Rows and findings of the compile caches. Empty where none is watched and the log speaks of none."""
-    team = team_of(record, reference, expect.ranks)
     before, after = placed(record.caches_before), placed(record.caches_after)
     loads = read_loads(record, team)
     if not (before or after or loads.loaded or loads.written or loads.refused):
-        return Part(workers=team)
+        return Part()
     changes = _changes(record)
     rows = [_rank_row(w, t, team, before, changes, loads) for t in RANK_TIERS for w in team]
     rows = [r for r in rows if r.found or r.written or r.loaded or r.refused]
@@ -62,7 +66,7 @@ def build(record: StartRecord, expect: ExpectArtifacts, reference: StartRecord |
     exercised = {
         t: bool(_facts(loads, t)) for t in (*RANK_TIERS, *SHARED_TIERS) if _any(t, before, after) or _facts(loads, t)
     }
-    return Part(team, tuple(rows), tuple(findings), tuple(_unknowns(record, team, before, loads)), exercised)
+    return Part(tuple(rows), tuple(findings), tuple(_unknowns(record, team, before, loads)), exercised)
 
 
 def placed(trees: Iterable[CacheTree]) -> list[Placed]:

@@ -6,24 +6,29 @@ from collections.abc import Sequence
 
 from pytest_startup import ledger_findings, ledger_log, ledger_versions
 from pytest_startup.ledger import LedgerFinding, Part, Row
-from pytest_startup.ledger_case import Case, Holding, files_of, hold, stage_size, team_of, used_files
+from pytest_startup.ledger_case import Case, Holding, files_of, hold, stage_size, used_files
 from pytest_startup.ledger_records import TIER, CacheFile, static_findings
 from pytest_startup.profile.model import ExpectAutotune
+from pytest_startup.ranks import Worker
 from pytest_startup.record import StartRecord
 
 
 def build(
-    record: StartRecord, expect: ExpectAutotune, reference: StartRecord | None, warm: bool, asked: bool = True
+    record: StartRecord,
+    expect: ExpectAutotune,
+    reference: StartRecord | None,
+    warm: bool,
+    team: Sequence[Worker],
+    asked: bool,
 ) -> Part:
     """Rows, findings and unknowns of the tuning records. Empty where nothing was watched, logged or asked for."""
-    team = team_of(record, reference, expect.ranks)
     log = ledger_log.read(record, team)
     watched = bool(record.caches_before or record.caches_after)
     before = files_of(record, record.caches_before)
     after = files_of(record, record.caches_after)
     judged = before if warm or before else after
     if not (asked or judged or after or log.any or any(r.facts for r in log.ranks.values())):
-        return Part(workers=team)
+        return Part()
     used = used_files(judged, log)
     case = Case(
         record,
@@ -31,7 +36,7 @@ def build(
         reference,
         warm,
         asked,
-        team,
+        tuple(team),
         log,
         ledger_log.read(reference, team) if reference else None,
         ledger_versions.tuning_of(record),
@@ -48,7 +53,7 @@ def build(
     findings += ledger_findings.findings(case)
     rows = tuple(_row(case, before, after, h) for h in case.holdings)
     exercised = {TIER: log.any} if watched or log.any or asked else {}
-    return Part(team, rows, tuple(findings), tuple(ledger_findings.unknowns(case)), exercised)
+    return Part(rows, tuple(findings), tuple(ledger_findings.unknowns(case)), exercised)
 
 
 def _row(case: Case, before: Sequence[CacheFile], after: Sequence[CacheFile], holding: Holding) -> Row:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_startup.ledger_log import TuningLog
 from pytest_startup.ledger_records import CacheFile
 from pytest_startup.ledger_versions import Tuning
-from pytest_startup.observe.autotune_records import TuningRecord
+from pytest_startup.observe.autotune_records import KEY_HASH, TuningRecord
 from pytest_startup.observe.cache_facts import record_files
 from pytest_startup.profile.model import ExpectAutotune
 from pytest_startup.ranks import Worker, of_folder, workers
@@ -80,23 +80,39 @@ def stage_size(team: Sequence[Worker]) -> int:
 def files_of(record: StartRecord, trees: Iterable[CacheTree]) -> tuple[CacheFile, ...]:
     """The parsed record files of these trees."""
     facts = record.named("autotune.records")
-    return tuple(CacheFile(t.name, file, t.node) for t in trees for file in record_files(facts, t))
+    return tuple(CacheFile(t.name, file, t.node, t.path) for t in trees for file in record_files(facts, t))
 
 
 def used_files(files: Sequence[CacheFile], log: TuningLog) -> tuple[CacheFile, ...]:
-    """Those of the files that the log names (a container sees them under another root); all where it names none."""
+    """Those of the files that the log names (a container sees them under another root); all where it names none.
+
+    A named file that is not there yet stands for its folder: the other ranks' files lie beside it.
+    """
     if not log.paths:
         return tuple(files)
-    tails = {_tail(p) for p in log.paths}
-    named = [f for f in files if _tail("/" + f.file.path) in tails]
-    folders = {t.rpartition("/")[0] for t in tails if "/" in t}
-    return tuple(named or (f for f in files if _tail("/" + f.file.path).rpartition("/")[0] in folders and folders))
+    named = [f for f in files if any(_same_place(f, p) for p in log.paths)]
+    if named:
+        folders = {_folder(f) for f in named}
+        return tuple(f for f in files if _folder(f) in folders)
+    parents = {p.rpartition("/")[0].rpartition("/")[2] for p in log.paths}
+    return tuple(f for f in files if f"{f.root}/{f.file.path}".rpartition("/")[0].rpartition("/")[2] in parents)
 
 
-def _tail(path: str) -> str:
-    """Key hash and file name, or the file name alone: what host and container have in common."""
-    parts = [p for p in path.split("/") if p]
-    return "/".join(parts[-2:])
+def _folder(file: CacheFile) -> tuple[str, str | None, str]:
+    return file.cache, file.node, file.file.path.rpartition("/")[0]
+
+
+def _same_place(file: CacheFile, path: str) -> bool:
+    """Equal in key hash folder and name; where the watched folder lies below that, in the name alone."""
+    parts = [p for p in path.split("/") if p][-2:]
+    mine = file.file.path.split("/")[-2:]
+    return mine == parts[-len(mine) :] and (len(mine) == 2 or not file.root or _may_be(file.root, parts))
+
+
+def _may_be(root: str, parts: Sequence[str]) -> bool:
+    """A folder watched under another name is still the one, unless both names are key hashes and differ."""
+    name = root.rstrip("/").rpartition("/")[2]
+    return len(parts) < 2 or name == parts[0] or not (KEY_HASH.fullmatch(name) and KEY_HASH.fullmatch(parts[0]))
 
 
 def hold(worker: Worker, team: Sequence[Worker], files: Sequence[CacheFile]) -> Holding:

@@ -24,6 +24,7 @@ class CacheFile:
     cache: str
     file: RecordFile
     node: str | None = None
+    root: str = ""
 
     def evidence(self, text: str = "") -> Evidence:
         return Evidence("cache", f"{self.cache}/{self.file.path}", text[:400], node=self.node)

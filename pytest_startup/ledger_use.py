@@ -23,6 +23,7 @@ def _use(case: Case, wanted: Sequence[str]) -> Iterator[LedgerFinding]:
     """A warm start: every op hit on every rank, nothing tuned, saved or refused."""
     logs = case.log.ranks
     told = tuple(f"{name}: {log.text()}" for name, log in logs.items())
+    unclear = {op_of(f) for f in case.log.stray if f.name in ("autotune.hit", "autotune.tuned")}
     yield from _diverge(logs, told)
     yield from _stray(case, told)
     for name, log in logs.items():
@@ -56,7 +57,7 @@ def _use(case: Case, wanted: Sequence[str]) -> Iterator[LedgerFinding]:
                 name,
                 tuple(f.evidence for f in log.facts if f.name == "autotune.saved"),
             )
-        missed = [op for op in wanted if op not in log.hit and op not in log.tuned]
+        missed = [op for op in wanted if op not in log.hit and op not in log.tuned and op not in unclear]
         if missed and hits_are_logged(case):
             yield _of_log(
                 "not-hit",

@@ -27,7 +27,7 @@ _SGLANG = re.compile(r"rank_tp(?P<tp>\d+)_pp(?P<pp>\d+)_dp(?P<dp>\d+)(?:_gpu[\w-
 _RANK_ONLY = re.compile(r"rank(?P<rank>\d+)\.json")
 _V2 = re.compile(r"(?:^|.*/)(?P<dir>v2/(?P<env>[0-9a-f]{16}))/(?:manifest\.json|entries/(?P<entry>[0-9a-f]{24})\.json)")
 _ARCH = re.compile(r"(?:sm_?)?(?P<arch>\d{2,3}[af]?)")
-_KEY_HASH = re.compile(r"[0-9a-f]{64}|[0-9a-f]{16}")
+KEY_HASH = re.compile(r"[0-9a-f]{64}|[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def read_place(path: str) -> Place:
             library = part
             match = _ARCH.fullmatch(folders[i + 1]) if i + 1 < len(folders) else None
             arch = match["arch"] if match else None
-        elif _KEY_HASH.fullmatch(part):
+        elif KEY_HASH.fullmatch(part):
             key_hash = part
     return Place(path, owner, library, arch, key_hash)
 
