@@ -130,12 +130,13 @@ def ours(run_id: str, known: Iterable[Identity], processes: Mapping[int, Process
 
 
 def command_line(pid: int, limit: int = 160) -> str:
-    """What a process calls itself, for messages; its kernel name in brackets when it has no arguments."""
+    """What a process calls itself, on one printable line; its kernel name in brackets when it has no arguments."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            text = file.read(4096).rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            raw = file.read(4096).replace(b"\0", b" ").decode("utf-8", "replace")
     except OSError:
         return "?"
+    text = " ".join("".join(c if c.isprintable() else " " for c in raw).split())
     if not text:
         process = look(pid)
         text = f"[{process.name}]" if process else "?"

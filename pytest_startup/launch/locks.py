@@ -110,7 +110,10 @@ class Lock:
         if held.count == 0:
             del _held[self.path]
             with contextlib.suppress(OSError):
-                os.ftruncate(held.handle, 0)
+                if self.kind == "port":  # there would be one file for each port ever used
+                    self.path.unlink()
+                else:
+                    os.ftruncate(held.handle, 0)
             fcntl.flock(held.handle, fcntl.LOCK_UN)
             os.close(held.handle)
 
@@ -125,12 +128,22 @@ def _try(path: Path, owner: str) -> bool:
     except BlockingIOError:
         os.close(handle)
         return False
+    if not _still_there(handle, path):
+        os.close(handle)
+        return False  # its holder has removed it meanwhile; the next attempt makes a new one
     note = {"pid": os.getpid(), "owner": owner, "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     with contextlib.suppress(OSError):  # another user's file may be read-only for us: the lock holds all the same
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(note).encode(), 0)
     _held[path] = _Held(handle, 1)
     return True
+
+
+def _still_there(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except OSError:
+        return False
 
 
 def holder(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import socket
@@ -89,7 +90,9 @@ def why_taken(host: str, port: int) -> str | None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        return f"{host}:{port} can't be bound: {error.strerror}"
+        if error.errno == errno.EADDRINUSE:
+            return f"a connection that has not ended yet (nobody listens on {host}:{port}; up to a minute)"
+        return f"nobody, but {host}:{port} can't be listened on: {error.strerror}"
     return None
 
 
