@@ -138,7 +138,7 @@ def text(folder: Folder) -> Iterator[str]:
         yield f"  {tier:<10} {int(str(entry['files'])):>8,} files {_bytes(int(str(entry['bytes']))):>12}"
     for file in folder.files:
         yield from _file_text(file)
-    rows = [r for r in book.rows if r.found is not None]
+    rows = [r for r in book.rows if r.found or r.expected or r.missed]
     if rows:
         yield ""
         yield f"{'rank':<12} {'tier':<10} {'expected':>8} {'found':>7} {'own':>6}  missing"

@@ -11,7 +11,7 @@ from pytest_startup.ledger_moves import moves
 from pytest_startup.observe.caches import Difference, diff
 from pytest_startup.observe.compile_layout import RANK_TIERS, TIERS, Artifact, classify, loaded_place
 from pytest_startup.profile.model import ExpectArtifacts
-from pytest_startup.ranks import Worker, of_folder
+from pytest_startup.ranks import Worker, called, of_folder
 from pytest_startup.record import CacheFile, CacheTree, Evidence, Fact, StartRecord
 
 #: Tiers whose artifacts all ranks of a node share: one row each, for rank ``all``.
@@ -205,7 +205,8 @@ def _uneven(team: Sequence[Worker], before: Sequence[Placed]) -> Iterator[Ledger
                 yield LedgerFinding(
                     "artifact-missing",
                     tier,
-                    f"rank {worker.name} lacks {lacking[0]}" + (f" and {len(lacking) - 1} more" if lacking[1:] else ""),
+                    f"{called(worker.name)} lacks {lacking[0]}"
+                    + (f" and {len(lacking) - 1} more" if lacking[1:] else ""),
                     "the same artifacts for every rank",
                     tuple(f"{w.name}: {len(s)} artifacts" for w, s in ranks.items()),
                     worker.name,
@@ -242,7 +243,7 @@ def _refused(loads: Loads, expect: ExpectArtifacts) -> Iterator[LedgerFinding]:
         yield LedgerFinding(
             "artifact-refused",
             "aot",
-            f"{'an artifact' if name == ALL else f'an artifact of rank {name}'} was missing or refused",
+            f"{'an artifact' if name == ALL else f'an artifact of {called(name)}'} was missing or refused",
             "every artifact found and accepted",
             tuple(f.evidence.text[:200] for f in facts[:QUOTED]),
             None if name == ALL else name,
@@ -264,7 +265,7 @@ def _not_loaded(team: Sequence[Worker], before: Sequence[Placed], loads: Loads) 
         yield LedgerFinding(
             "not-loaded",
             "aot",
-            f"rank {worker.name} loaded no compiled artifact",
+            f"{called(worker.name)} loaded no compiled artifact",
             "an AOT artifact loaded on every rank",
             tuple(f"{w.name}: {'loaded' if w.name in loading else 'no load line'}" for w in team),
             worker.name,
@@ -280,7 +281,7 @@ def _recompiled(loads: Loads, expect: ExpectArtifacts) -> Iterator[LedgerFinding
         yield LedgerFinding(
             "recompiled",
             tier,
-            f"{'the engine' if name == ALL else f'rank {name}'} compiled again on a warm start",
+            f"{'the engine' if name == ALL else f'{called(name)}'} compiled again on a warm start",
             "nothing compiled",
             tuple(f.evidence.text[:200] for f in facts[:QUOTED]),
             None if name == ALL else name,

@@ -12,7 +12,7 @@ from pytest_startup.ledger_log import ops, short_op
 from pytest_startup.ledger_records import PRIME, TIER
 from pytest_startup.observe.autotune_keys import CUTLASS_MOE_OPS
 from pytest_startup.observe.autotune_records import TuningRecord
-from pytest_startup.ranks import Worker
+from pytest_startup.ranks import Worker, called
 from pytest_startup.record import Evidence
 
 #: From this many records on, full equality of independently tuned ranks can't be chance: near ties differ.
@@ -138,7 +138,7 @@ def _coverage(case: Case) -> Iterator[LedgerFinding]:
             yield LedgerFinding(
                 "rank-missing",
                 TIER,
-                f"rank {name} has no records of its own; {_others(case, holding)}",
+                f"{called(name)} has no records of its own; {_others(case, holding)}",
                 expected,
                 counts,
                 name,
@@ -151,7 +151,7 @@ def _coverage(case: Case) -> Iterator[LedgerFinding]:
             yield LedgerFinding(
                 "rank-incomplete",
                 TIER,
-                f"rank {name} has {number} records" + (f" of {wanted}" if wanted else "") + _named(gaps),
+                f"{called(name)} has {number} records" + (f" of {wanted}" if wanted else "") + _named(gaps),
                 expected,
                 (*counts, *gaps[:6]),
                 name,
@@ -162,7 +162,7 @@ def _coverage(case: Case) -> Iterator[LedgerFinding]:
             yield LedgerFinding(
                 "rank-surplus",
                 TIER,
-                f"rank {name} has {number} records, {wanted} are expected",
+                f"{called(name)} has {number} records, {wanted} are expected",
                 expected,
                 counts,
                 name,
@@ -257,7 +257,7 @@ def _copied(case: Case, name: str, why: str, lines: tuple[Evidence, ...] = ()) -
     return LedgerFinding(
         "records-copied",
         TIER,
-        f"the {len(records)} records of rank {name} are not genuine: copied under its key",
+        f"the {len(records)} records of {called(name)} are not genuine: copied under its key",
         "records that this rank tuned itself",
         (why,),
         name,

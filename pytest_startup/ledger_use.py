@@ -8,6 +8,7 @@ from pytest_startup.ledger import LedgerFinding
 from pytest_startup.ledger_case import Case
 from pytest_startup.ledger_log import RankLog, op_of, progress, short_op
 from pytest_startup.ledger_records import TIER
+from pytest_startup.ranks import called
 from pytest_startup.record import Evidence, Fact
 
 NO_HELP = "raising the KV budget, the memory utilisation or a timeout does not help"
@@ -30,7 +31,7 @@ def _use(case: Case, wanted: Sequence[str]) -> Iterator[LedgerFinding]:
         if log.refused:
             yield _of_log(
                 "refused",
-                f"rank {name} refused its records: another environment wrote them",
+                f"{called(name)} refused its records: another environment wrote them",
                 "records of this library, CUDA and GPU",
                 tuple(f.evidence.text[:200] for f in log.refused[:3]),
                 name,
@@ -41,7 +42,7 @@ def _use(case: Case, wanted: Sequence[str]) -> Iterator[LedgerFinding]:
             bars = ", ".join(f"{short_op(o)}{progress(f)}" for o, f in log.tuned.items())
             yield _of_log(
                 "tuned-again",
-                f"rank {name} tuned again: {bars}",
+                f"{called(name)} tuned again: {bars}",
                 "nothing tuned",
                 told,
                 name,
@@ -51,7 +52,7 @@ def _use(case: Case, wanted: Sequence[str]) -> Iterator[LedgerFinding]:
         elif log.new:
             yield _of_log(
                 "saved-again",
-                f"rank {name} saved {log.new} new records on a warm start",
+                f"{called(name)} saved {log.new} new records on a warm start",
                 "nothing saved",
                 told,
                 name,
@@ -61,7 +62,7 @@ def _use(case: Case, wanted: Sequence[str]) -> Iterator[LedgerFinding]:
         if missed and hits_are_logged(case):
             yield _of_log(
                 "not-hit",
-                f"rank {name} shows no hit of {', '.join(short_op(op) for op in missed)}",
+                f"{called(name)} shows no hit of {', '.join(short_op(op) for op in missed)}",
                 "every op hit on every rank",
                 told,
                 name,

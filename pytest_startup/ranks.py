@@ -44,6 +44,11 @@ def parse_rank(name: str) -> Coordinates:
     return Coordinates(**{k: v for k, v in found.items() if k in ("dp", "pp", "tp", "ep", "rank")})
 
 
+def called(name: str) -> str:
+    """``rank TP1_EP1``, ``rank 1``: a worker in a sentence."""
+    return name if name.startswith("rank ") else f"rank {name}"
+
+
 def workers(names: Iterable[tuple[str, str | None]], expected: int | None = None) -> tuple[Worker, ...]:
     """The workers behind the (rank name, node) pairs that evidence gives, sorted; at least ``expected`` of them.
 
