@@ -109,8 +109,8 @@ def difference(one: Folder, other: Folder) -> dict[str, JSON]:
         "same": len(change.same),
         "rewritten": len(change.rewritten),
         "records": {
-            "only_there": sorted(f"{f}: {k}" for f, k in there.keys() - here.keys()),
-            "only_here": sorted(f"{f}: {k}" for f, k in here.keys() - there.keys()),
+            "only_there": list[JSON](sorted(f"{f}: {k}" for f, k in there.keys() - here.keys())),
+            "only_here": list[JSON](sorted(f"{f}: {k}" for f, k in here.keys() - there.keys())),
             "other_tactic": [
                 f"{f}: {k}: {here[f, k]} → {there[f, k]}"
                 for f, k in sorted(here.keys() & there.keys())
