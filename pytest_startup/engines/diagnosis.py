@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from pytest_startup.engines.base import LogSummary, Progress
+from pytest_startup.engines.episodes import Candidate, first_cause
 from pytest_startup.engines.failure_help import advice
 from pytest_startup.engines.failure_table import SIGN_ANCHORS, TABLE, sign_of
 from pytest_startup.engines.failures import FailureClass, summary
 from pytest_startup.engines.frames import phase_of_frames
 from pytest_startup.engines.lines import Line
 from pytest_startup.engines.phase_book import PhaseBook
-from pytest_startup.engines.phases import OpenerTable
+from pytest_startup.engines.phases import OpenerTable, order
 from pytest_startup.engines.reuse import CompileReuse
 from pytest_startup.engines.rules import evidence
-from pytest_startup.engines.tracebacks import OPENING, Chain, Key, TracebackReader, speaker
+from pytest_startup.engines.tracebacks import OPENING, Chain, TracebackReader, speaker
 from pytest_startup.record import Evidence, Fact, Failure
 
 _OPENERS = OpenerTable()
 
 #: Literals of lines that the tracker must be shown, also amid the traffic of a serving engine.
 ANCHORS: tuple[str, ...] = tuple(
-    dict.fromkeys((OPENING, *TABLE.anchors, *SIGN_ANCHORS, " ERROR ", "CRITICAL ", *_OPENERS.anchors))
+    dict.fromkeys((OPENING, *TABLE.anchors, *SIGN_ANCHORS, "ERROR ", "CRITICAL ", *_OPENERS.anchors))
 )
+_ANCHORED = re.compile("|".join(re.escape(anchor) for anchor in ANCHORS))
 
 #: An error in serving that nothing confirms within so many lines was about one request.
 EPISODE_LINES = 3000
-#: So many lines later, the failing rank's own words still explain what others saw first.
-SYMPATHY_LINES = 400
 #: An old engine core that "died" so few lines before a stop was stopped.
 STOP_LINES = 40
 CANDIDATES = 32
@@ -41,36 +42,11 @@ _PHASE_OF_FACT = {
     "graphs.seconds": "graph-capture",
 }
 _IGNORED_OPENERS = ("Exception ignored in", "--- Logging error ---")
-_NOT_FATAL_OPENERS = ("Exception in thread", "Exception in ASGI application", "Task exception was never retrieved")
-_WORKERS = ("Worker", "VllmWorker", "RayWorker", "ServeReplica")
+_MILD_OPENERS = ("Exception in thread", "Exception in ASGI application", "Task exception was never retrieved")
 _COMPILERS = ("/_inductor/", "/_dynamo/", "/compilation/")
+_GIVEN_UP = "Engine core initialization failed"
 _LOST = ("killed", "crashed", "process-died")
-
-
-@dataclass
-class _Candidate:
-    """Something that may be why the start failed."""
-
-    line: Line
-    row: FailureClass | None
-    text: str
-    phase: str
-    key: Key
-    ready: bool
-    last_line: int
-    alone: bool = False
-
-    @property
-    def tier(self) -> str:
-        return self.row.tier if self.row else "root"
-
-    @property
-    def kind(self) -> str:
-        return self.row.kind if self.row else "unknown"
-
-    @property
-    def by_worker(self) -> bool:
-        return self.line.rank is not None or (self.line.process or "").startswith(_WORKERS)
+_BRACKET = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d")
 
 
 class StartTracker:
@@ -85,10 +61,11 @@ class StartTracker:
         self._book = PhaseBook(where)
         self._tracebacks = TracebackReader()
         self._reuse = CompileReuse()
-        self._candidates: list[_Candidate] = []
-        self._latent: list[_Candidate] = []
+        self._candidates: list[Candidate] = []
+        self._latent: list[Candidate] = []
         self._last: deque[Line] = deque(maxlen=LAST_LINES)
-        self._before: deque[Line] = deque(maxlen=3)
+        self._before: deque[Line] = deque(maxlen=2)
+        self._heads: dict[int, tuple[Line, ...]] = {}
         self._first: Line | None = None
         self._newest = 0
         self._engine: str | None = None
@@ -111,14 +88,16 @@ class StartTracker:
         self._newest = max(self._newest, line.number)
         for chain in self._tracebacks.feed(line):
             self._raised(chain)
-        inside = self._tracebacks.took
-        if not inside:
+        if not self._tracebacks.took:
+            if self._tracebacks.began:
+                self._heads[line.number] = tuple(self._before)
             self._plain(line)
             if line.text.strip():
                 self._before.append(line)
+        if "rank" in line.message:
+            self._reuse.line(line)
         for fact in facts:
-            if fact.evidence.where != self._where:
-                self._where = fact.evidence.where
+            self._where = fact.evidence.where or self._where
             self._reuse.fact(fact)
             phase = _PHASE_OF_FACT.get(fact.name)
             if phase and isinstance(fact.value, (int, float)):
@@ -134,11 +113,14 @@ class StartTracker:
         """What the lines say all in all. The reader fills in ``start``, the lines and the engine."""
         for chain in self._tracebacks.finish():
             self._raised(chain)
-        cause = self._cause()
-        failure = self._failure(cause) if cause else self._ended()
-        failed = True if cause or (failure and failure.kind == "interrupted") else False if self._ready else None
+        cause = first_cause(self._candidates, self._latent, self._ready is not None, self._died is not None)
+        failure = self._failure(cause) if cause else self._without_cause()
+        failed = True if failure and failure.kind != "stopped" and failure.kind != "peer-missing" else None
+        if cause or self._died is not None:
+            failed = True
+        elif failed is None and self._ready is not None:
+            failed = False
         ready: bool | None = True if self._ready else False if failed else None
-        last = failure.phase if failed and failure and failure.phase else self._book.last_phase()
         return LogSummary(
             start=0,
             first_line=self._first.number if self._first else 0,
@@ -149,7 +131,7 @@ class StartTracker:
             failure=failure,
             compile_reused=self._reuse.verdict(self._engine),
             phases=self._book.spans(),
-            last_phase=last,
+            last_phase=failure.phase if failed and failure and failure.phase else self._book.last_phase(),
         )
 
     # What one line says
@@ -157,74 +139,93 @@ class StartTracker:
     def _plain(self, line: Line) -> None:
         """A line outside of tracebacks."""
         message = line.message
-        sign = sign_of(message, line.process)
-        if sign is not None:
-            if sign.effect == "ready":
+        if line.level in ("ERROR", "CRITICAL"):
+            self._error = line
+        if not _ANCHORED.search(line.text):
+            self._book.seen(line)
+            if _answered(message):
                 self._claims_ready(line)
-            elif sign.effect == "died":
-                if self._stopping is None and self._died is None:
-                    self._died = line
-            elif self._stopping is None:
-                self._asked_to_stop(line)
+            return
+        self._sign(line)
         opener = _OPENERS.match(message) if line.level != "DEBUG" else None
+        if opener is not None and opener.phase == "serving" and self._ready is None:
+            opener = None
         if opener is not None and self._stopping is None:
             self._engine = self._engine or opener.engine
             self._recovered(line)
             self._book.opened(opener, line)
         else:
             self._book.seen(line)
-        if opener is None and sign is None and _answered(message):
-            self._claims_ready(line)
         if self._stopping is None:
             self._alone(line)
-        if line.level in ("ERROR", "CRITICAL"):
-            self._error = line
         if "TCP client failed to connect" in message or (
             "distributed_init_method=" in message and line.level != "DEBUG"
         ):
             self._waiting = line
 
+    def _sign(self, line: Line) -> None:
+        sign = sign_of(line.message, line.process)
+        if sign is None:
+            return
+        if sign.effect == "ready":
+            sglang = self._engine == "sglang" or _BRACKET.match(line.text)
+            if not (sglang and "startup complete" in line.message):
+                self._claims_ready(line)
+        elif sign.effect == "died":
+            if self._stopping is None:
+                self._died = self._died or line
+        elif self._stopping is None:
+            self._asked_to_stop(line)
+
     def _alone(self, line: Line) -> None:
-        if line.level in ("INFO", "DEBUG"):
+        if line.level in ("INFO", "DEBUG") and line.source is not None:
             return
         row = TABLE.of_line(line.text)
         if row is None or (line.level == "WARNING" and row.kind not in _LOST):
             return
         phase = row.phase or self._book.phase_of(line.node, line.rank)
-        found = _Candidate(line, row, line.text, phase, speaker(line), self._ready is not None, line.number, alone=True)
+        ready = self._ready is not None
+        found = Candidate(line, row, line.text, phase, speaker(line), ready, line.number, alone=True)
         if row.tier == "latent":
             if len(self._latent) < CANDIDATES:
                 self._latent.append(found)
             return
+        if row.kind == "port-taken" and "attempting to bind" in line.text:
+            self._ready = None
         self._add(found)
-        if row.fatal and self._died is None and row.tier != "latent":
-            self._died = line
+        if row.fatal:
+            self._died = self._died or line
 
     def _raised(self, chain: Chain) -> None:
         """A chain of exceptions has ended."""
-        if self._stopping is not None and chain.opener.number >= self._stopping.number:
-            return
         opener = chain.opener
-        heads = [opener.text, *(line.text for line in self._before)]
-        if any(words in head for head in heads for words in _IGNORED_OPENERS):
+        heads = self._heads.pop(opener.number, ())
+        if self._stopping is not None and opener.number >= self._stopping.number:
             return
-        if opener.level in ("WARNING", "INFO", "DEBUG"):
+        words = [opener.text, *(line.text for line in heads)]
+        if any(mark in text for text in words for mark in _IGNORED_OPENERS):
             return
-        row = next((r for raised in chain.raised if (r := TABLE.of_error(raised.text, raised.frames))), None)
+        if opener.level in ("WARNING", "INFO", "DEBUG") and opener.source is not None:
+            return
         first = chain.first
-        whole = TABLE.of_error(first.text, chain.frames())
-        row = whole or row
+        row = TABLE.of_error(first.text, chain.frames())
+        if row is None:
+            row = next((r for raised in chain.raised if (r := TABLE.of_error(raised.text, raised.frames))), None)
         if row is not None and row.kind == "interrupted" and self._ready is not None:
-            self._stopping = self._stopping or opener
+            self._asked_to_stop(opener)
             return
-        phase = self._phase_of(chain, row)
-        text = "\n".join(raised.text for raised in chain.raised)
-        found = _Candidate(
-            first.line, row, text, phase, speaker(opener), self._ready is not None, chain.raised[-1].line.number
+        found = Candidate(
+            line=_announced(heads, opener, first.message) or first.line,
+            row=row,
+            text="\n".join(raised.text for raised in chain.raised),
+            phase=self._phase_of(chain, row),
+            key=speaker(opener),
+            ready=self._ready is not None,
+            last_line=chain.raised[-1].line.number,
+            mild=any(mark in text for text in words for mark in _MILD_OPENERS),
         )
-        found.line = first.line
         self._add(found)
-        if row is not None and row.tier == "summary" and row.kind != "interrupted" and "EngineDead" in text:
+        if found.tier == "summary" and "EngineDead" in found.text:
             self._died = self._died or first.line
 
     def _phase_of(self, chain: Chain, row: FailureClass | None) -> str:
@@ -232,15 +233,14 @@ class StartTracker:
         if row is not None and row.phase:
             return row.phase
         named: str | None = None
-        weak_named: str | None = None
+        weakly: str | None = None
         for raised in chain.raised:
             phase, weak = phase_of_frames(raised.frames)
             if phase and not weak:
                 named = phase
                 break
-            weak_named = weak_named or phase
-        if named is None:
-            named = weak_named if self._ready or current in ("launch", "api", "serving") else None
+            weakly = weakly or phase
+        named = named or weakly
         if named == "profiling" and row is not None and row.kind in ("kernel-build", "corrupted-cache"):
             compiling = any(part in frame.file for frame in chain.frames() for part in _COMPILERS)
             return "compile" if compiling else named
@@ -253,12 +253,13 @@ class StartTracker:
         self._candidates.clear()
 
     def _asked_to_stop(self, line: Line) -> None:
-        if self._died is not None and not self._was_stopped(line):
+        if self._stopping is not None or (self._died is not None and not self._was_stopped(line)):
             return
-        if self._candidates and self._ready is None and self._cause() is not None:
+        if self._ready is None and first_cause(self._candidates, (), False, False) is not None:
             return
         self._stopping = line
         self._candidates.clear()
+        self._book.stopping(line)
 
     def _was_stopped(self, line: Line) -> bool:
         """An old engine core that died just before a stop, and nobody missed it: both obeyed the same signal."""
@@ -271,11 +272,16 @@ class StartTracker:
 
     def _recovered(self, line: Line) -> None:
         """Whoever makes progress after an error has recovered from it."""
+        self._candidates = [c for c in self._candidates if c.kind != "launch-failed"]
+        if self._died is not None and _GIVEN_UP in self._died.text and "LLM engine" in line.message:
+            # The front end had given up: this is another attempt in a log that does not show its beginning.
+            self._died = None
+            self._candidates.clear()
         if self._died is None and self._candidates:
             key = speaker(line)
-            self._candidates = [c for c in self._candidates if c.key != key or c.alone]
+            self._candidates = [c for c in self._candidates if c.key != key or c.fatal]
 
-    def _add(self, found: _Candidate) -> None:
+    def _add(self, found: Candidate) -> None:
         if self._ready is not None and self._died is None:
             oldest = found.line.number - EPISODE_LINES
             self._candidates = [c for c in self._candidates if c.last_line >= oldest]
@@ -284,100 +290,63 @@ class StartTracker:
 
     # What they say together
 
-    def _cause(self) -> _Candidate | None:
-        """The first real cause, or None where nothing failed."""
-        found = self._candidates
-        if self._ready is not None and self._died is None:
-            found = [c for c in found if c.alone and c.row and c.row.fatal]
-        elif self._ready is None and self._died is None:
-            found = [c for c in found if not self._harmless(c)]
-        if not found:
-            return None
-        found = sorted(found, key=lambda c: c.line.number)
-        telling = [c for c in found if c.tier in ("root", "peer")]
-        if not telling:
-            named = [c for c in found if c.kind != "unknown"]
-            cause = (named or found)[0]
-        else:
-            cause = telling[0]
-            if cause.tier == "peer":
-                own = [
-                    c
-                    for c in telling
-                    if c.tier == "root" and c.by_worker and c.line.number - cause.line.number <= SYMPATHY_LINES
-                ]
-                cause = own[0] if own else cause
-        return self._native(cause)
-
-    def _native(self, cause: _Candidate) -> _Candidate:
-        """An error of native code that came before, went unnoticed, and explains the cause."""
-        for latent in self._latent:
-            related = latent.kind == cause.kind or (
-                "NCCL WARN" in latent.text
-                and cause.kind
-                in ("collective-failed", "out-of-shared-memory", "out-of-device-memory", "device-fault", "crashed")
-            )
-            if related and latent.line.number < cause.line.number:
-                return _Candidate(
-                    latent.line, latent.row, cause.text, cause.phase, latent.key, cause.ready, cause.last_line
-                )
-        return cause
-
-    def _harmless(self, candidate: _Candidate) -> bool:
-        return candidate.tier == "latent"
-
-    def _failure(self, cause: _Candidate) -> Failure:
-        kind = cause.kind
-        if kind == "unknown":
-            others = [c for c in self._candidates if c.kind != "unknown" and c.text.startswith(cause.text[:40])]
-            kind = others[0].kind if others else kind
-        helps, no_help = advice(kind, cause.phase)
+    def _failure(self, cause: Candidate) -> Failure:
         line = cause.line
         begin = self._first.seconds if self._first and self._first.seconds is not None else 0.0
-        return Failure(
-            phase=cause.phase,
-            kind=kind,
-            summary=summary(kind, cause.text),
-            cause=self._evidence(line),
-            rank=line.rank,
-            node=line.node,
-            after_seconds=None if line.seconds is None else line.seconds - begin,
-            helps=helps,
-            no_help=no_help,
-            last_lines=tuple(self._evidence(last) for last in self._last),
-        )
+        failure = self._described(cause.kind, cause.phase, cause.text, line)
+        after = None if line.seconds is None else line.seconds - begin
+        return replace(failure, rank=cause.key[3], node=line.node, after_seconds=after)
 
-    def _ended(self) -> Failure | None:
-        """The log holds no error: nothing to explain if the engine was ready, else it was stopped or just stops."""
-        if self._ready is not None or self._first is None:
+    def _without_cause(self) -> Failure | None:
+        """No error explains the end. None where there is nothing to explain."""
+        if self._first is None:
             return None
-        phase = self._book.last_phase()
-        line: Line | None = None
-        kind = "stopped"
+        phase = self._book.reached()
         if self._died is not None:
-            line = self._error if self._error and self._error.number <= self._died.number else self._died
-            kind = "unknown"
-        elif self._stopping is not None:
-            kind, line = "interrupted", self._stopping
-        elif phase == "device-init" and self._waiting is not None:
-            kind = "peer-missing"
+            known = self._error if self._error and self._error.number <= self._died.number else self._died
+            return self._described("unknown", phase, "", known)
+        if self._ready is not None:
+            return None
+        if self._stopping is not None:
+            return self._described("interrupted", phase, "", self._stopping) if self._interrupted(phase) else None
+        if phase == "device-init" and self._waiting is not None:
+            return self._described("peer-missing", phase, "", None)
+        return self._described("stopped", phase, "", None)
+
+    def _described(self, kind: str, phase: str, text: str, line: Line | None) -> Failure:
         helps, no_help = advice(kind, phase)
-        text = summary("stopped", "") if kind == "peer-missing" else summary(kind, "")
-        if kind == "peer-missing":
-            text += "; its last act was to wait for its peers"
+        said = summary(kind, text)
+        if kind == "peer-missing" and line is None:
+            said = f"{summary('stopped', '')}; the last thing it did was to wait for its peers"
         return Failure(
             phase=phase,
             kind=kind,
-            summary=text,
-            cause=self._evidence(line) if line else None,
+            summary=said,
+            cause=evidence(line, self._where) if line else None,
             rank=line.rank if line else None,
             helps=helps,
             no_help=no_help,
-            last_lines=tuple(self._evidence(last) for last in self._last),
+            last_lines=tuple(self._shown(last) for last in self._last),
         )
 
-    def _evidence(self, line: Line) -> Evidence:
+    def _interrupted(self, phase: str) -> bool:
+        """Stopped before it was up. A node without API server and an engine without one never claim to be ready."""
+        if self._engine is None or self._stopping is None:
+            return False
+        headless = self._stopping.process == "MainProcess"
+        return order(phase) < order("kv-reservation" if headless else "api")
+
+    def _shown(self, line: Line) -> Evidence:
         return evidence(line, self._where)
+
+
+def _announced(heads: Sequence[Line], opener: Line, message: str) -> Line | None:
+    """The record before the traceback, where that is the exception's message already (``logger.exception(error)``)."""
+    if not heads or opener.source is None or len(message) < 12:
+        return None
+    said = heads[-1]
+    same = said.source == opener.source and speaker(said) == speaker(opener)
+    return said if same and said.message.strip() and message.startswith(said.message.strip()[:60]) else None
 
 
 def _answered(message: str) -> bool:

@@ -60,6 +60,8 @@ SIGNS: tuple[Sign, ...] = (
         "died", "Got fatal signal from worker processes", "Got fatal signal from worker processes, shutting down.", "x"
     ),
     Sign("died", "AsyncLLM output_handler failed", "AsyncLLM output_handler failed.", "output_handler started"),
+    Sign("died", "ngine is already dead, terminating", "MQLLMEngine is already dead, terminating server process", "x"),
+    Sign("died", "got fatal signal from worker", "MulitprocExecutor got fatal signal from worker processes", "x"),
     Sign("died", "Engine loop has died", "Engine loop has died", "Engine loop started", versions="vLLM V0"),
     Sign(
         "died",

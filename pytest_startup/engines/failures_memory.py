@@ -103,6 +103,15 @@ MEMORY: tuple[FailureClass, ...] = (
     ),
     FailureClass(
         "out-of-device-memory",
+        (r"CUDA Error: out of memory at \S+",),
+        "CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62",
+        "CUDA Error: invalid argument at /workspace/csrc/cumem_allocator.cpp:119",
+        alone=True,
+        anchors=("CUDA Error: out of memory at",),
+        versions="vLLM, sleep mode: wake-up",
+    ),
+    FailureClass(
+        "out-of-device-memory",
         ("Failed to load model - not enough GPU memory",),
         (
             "Failed to load model - not enough GPU memory. Try lowering --gpu-memory-utilization (original "

@@ -127,6 +127,7 @@ ARGUMENTS: tuple[FailureClass, ...] = (
             "can't open file",
             "exec format error",
         ),
+        fatal=False,
         phase="launch",
     ),
 )

@@ -46,6 +46,7 @@ class PhaseBook:
     def __init__(self, where: str) -> None:
         self._where = where
         self._ranks: dict[Who, _Rank] = {WHOLE: _Rank()}
+        self._reached: str | None = None
 
     def who(self, line: Line) -> Who:
         """The rank for whom the line speaks. DP engines without worker prefixes count as ranks."""
@@ -61,6 +62,9 @@ class PhaseBook:
 
     def opened(self, opener: Opener, line: Line) -> None:
         """A line that opens a phase for its rank, its node or the engine."""
+        if self._ranks[WHOLE].phase in ("serving", "shutdown"):
+            self.seen(line)
+            return
         who = self.who(line)
         self._enter(who, opener.phase, line)
         for other, state in self._ranks.items():
@@ -71,6 +75,15 @@ class PhaseBook:
             near = opener.scope == "node" and (other[0] == who[0] or other == WHOLE)
             if near or opener.scope == "engine" or (other == WHOLE and self._all_at_least(opener.phase)):
                 self._enter(other, opener.phase, line)
+
+    def stopping(self, line: Line) -> None:
+        """The engine was asked to stop."""
+        self._reached = self.reached()
+        self._enter(WHOLE, "shutdown", line)
+
+    def reached(self) -> str:
+        """How far the start came, before anybody asked it to stop."""
+        return self._reached or self.last_phase()
 
     def stated(self, phase: str, seconds: float, line: Line) -> None:
         """A duration that the engine prints for a phase of this rank (the last span of that phase)."""

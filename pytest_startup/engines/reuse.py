@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+from pytest_startup.engines.lines import Line
 from pytest_startup.record import Fact
 
+_RANK = re.compile(r"world_size=\d+ rank=(?P<rank>\d+) local_rank=\d+ distributed_init_method=")
+_HIT = re.compile(r"Directly load AOT compilation from path \S*/rank_(?P<rank>\d+)_(?P<dp>\d+)/")
 _LOADED = ("compile.cache_loaded",)
 _MADE = ("compile.cache_written", "compile.range")
 
@@ -17,6 +22,23 @@ class CompileReuse:
     def __init__(self) -> None:
         self._loaded = 0
         self._made = 0
+        self._ranks: set[str] = set()
+        self._hits: set[str] = set()
+        self._counted = True
+
+    def line(self, line: Line) -> None:
+        """Count the ranks that speak here, and those that load their own AOT artifact.
+
+        Both lines are printed by every rank; a deleted artifact gives no line at all, so only the missing one tells.
+        """
+        rank = _RANK.search(line.message)
+        if rank:
+            self._counted &= rank["rank"] not in self._ranks and line.repeated == 1
+            self._ranks.add(rank["rank"])
+        hit = _HIT.search(line.message)
+        if hit:
+            self._counted &= hit["dp"] == "0" and line.repeated == 1
+            self._hits.add(hit["rank"])
 
     def fact(self, fact: Fact) -> None:
         """Take note of a fact of any name."""
@@ -29,7 +51,8 @@ class CompileReuse:
         """True: everything was loaded, False: everything was made anew, ``partial``: both, None: not stated."""
         if engine == "sglang":
             return None
-        if self._loaded and self._made:
+        silent = bool(self._hits) and self._counted and bool(self._ranks - self._hits)
+        if self._loaded and (self._made or silent):
             return "partial"
         if self._loaded or self._made:
             return bool(self._loaded)

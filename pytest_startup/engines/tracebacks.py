@@ -16,7 +16,7 @@ CONNECTORS = (
 FRAME_LIMIT = 400
 MESSAGE_LIMIT = 2000
 MESSAGE_LINES = 80
-STRAY_LIMIT = 40
+STRAY_LIMIT = 80
 OPEN_LIMIT = 64
 
 _FRAME = re.compile(r'^\s*(?:\|\s*)?File "(?P<file>[^"]*)", line \d+(?:, in (?P<function>.+))?')
@@ -28,6 +28,8 @@ _LOOKS_RAISED = re.compile(
 )
 _LEVELS = {"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "FATAL", "NOTE", "WARN"}
 _PREFIX = re.compile(r"^(?:\((?:[A-Za-z][\w.\-]*(?: [\w=]+)? )?pid=\d+(?:, [\w=.:, ]+)?\) ?)+")
+#: What torch puts before each line of an uncaught exception.
+_RANKED = re.compile(r"^\[(?P<rank>rank\d+)\]: ?")
 _BRACKET = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d")
 #: Beginnings of a new record or of another program's line: they end the message of an exception.
 _RECORD = re.compile(
@@ -89,14 +91,18 @@ Key = tuple[str | None, str | None, int | None, str | None]
 
 def speaker(line: Line) -> Key:
     """Who prints: node, process, pid and rank. Unnamed lines of a node share one speaker."""
-    return (line.node, line.process, line.pid, line.rank)
+    rank = line.rank
+    if rank is None and line.process is None:
+        ranked = _RANKED.match(line.text)
+        rank = ranked["rank"] if ranked else None
+    return (line.node, line.process, line.pid, rank)
 
 
 def content(line: Line) -> str:
     """What the line says, with its indentation: behind the record header if it has one, else behind the prefix."""
     if line.level is not None or _BRACKET.match(line.text):
-        return line.message
-    return _PREFIX.sub("", line.text)
+        return line.message.rstrip()
+    return _RANKED.sub("", _PREFIX.sub("", line.text)).rstrip()
 
 
 class TracebackReader:
@@ -111,6 +117,8 @@ class TracebackReader:
         self._bare: Key | None = None
         #: The last line fed was taken as part of a traceback (not the one that opens it).
         self.took = False
+        #: The last line fed opens a traceback.
+        self.began = False
 
     @property
     def reading(self) -> bool:
@@ -125,10 +133,10 @@ class TracebackReader:
         if opened is not None and not self._continue(opened, line):
             self._close(key, done)
             opened = None
-        begins = opened is None and OPENING in line.text
-        if begins:
+        self.began = opened is None and OPENING in line.text
+        if self.began:
             self._begin(key, line, done)
-        self.took = opened is not None and not begins
+        self.took = opened is not None
         return done
 
     def finish(self) -> list[Chain]:
@@ -142,7 +150,7 @@ class TracebackReader:
         key = speaker(line)
         if key in self._open or self._bare is None or self._bare not in self._open:
             return key
-        if line.process is None and line.rank is None and line.level is None and line.node == self._bare[0]:
+        if key[1] is None and key[3] is None and line.level is None and line.node == self._bare[0]:
             return key if _RECORD.match(line.text) else self._bare
         return key
 
