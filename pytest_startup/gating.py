@@ -13,7 +13,7 @@ from pytest_startup import items as nodes
 from pytest_startup.progress import Progress
 from pytest_startup.report import terminal
 from pytest_startup.report.results import ProfileResult
-from pytest_startup.session import Session
+from pytest_startup.session import Session, Unusable
 
 
 class GatePlugin:
@@ -115,6 +115,8 @@ class GatePlugin:
         report = yield
         if isinstance(item, nodes.GateItem):
             self.progress.clear()
+            if call.excinfo is not None and isinstance(call.excinfo.value, Unusable):
+                report.longrepr = call.excinfo.value.text  # pytest asks no item how an error of its setup reads
             wire = item.wire(call)
             if wire is not None:
                 report.startup = wire  # type: ignore[attr-defined]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_startup.report.results import ItemResult
-from pytest_startup.session import PREFLIGHT, GateRun, Unusable
+from pytest_startup.report.results import PREFLIGHT, ItemResult
+from pytest_startup.session import GateRun, Unusable
 
 if TYPE_CHECKING:
     from _pytest._io import TerminalWriter
@@ -82,12 +82,11 @@ class GateItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if isinstance(excinfo.value, CheckFailed):
             return excinfo.value.result.text
-        if isinstance(excinfo.value, Unusable):
-            return excinfo.value.text
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        return self.path, None, f"{self.start}::{self.name}"
+        line = self.run.profile.place(f"expect.{self.name}").rpartition(":")[2]
+        return self.path, int(line) - 1 if line.isdigit() else 0, f"{self.start}::{self.name}"
 
     def wire(self, call: pytest.CallInfo[None]) -> dict[str, Any] | None:
         """What the report of this phase carries: the result when it is decided, None otherwise."""

@@ -26,15 +26,23 @@ class Progress:
                 if self.worker:
                     sys.stderr.write(f"{text}\n")
                     sys.stderr.flush()
-            elif self.reporter._tw.hasmarkup and self.reporter.isatty:
+            elif self.reporter._tw.hasmarkup and self.reporter.isatty():
                 if not self.in_place:
-                    self.reporter.ensure_newline()
+                    self.new_line()
                 self.in_place = True
                 self.reporter.rewrite(text[: self.reporter._tw.fullwidth - 1], erase=True)
                 self.reporter.flush()
             else:
-                self.reporter.write_line(text)
+                self.new_line()
+                self.reporter._tw.line(text)
                 self.reporter.flush()
+
+    def new_line(self) -> None:
+        """Leave the line that pytest is writing, in every verbosity; with -v pytest then names the item again."""
+        if self.reporter._tw.width_of_current_line:
+            self.reporter._tw.line()
+        if self.reporter.verbosity > 0:
+            self.reporter.currentfspath = None
 
     def clear(self) -> None:
         """The start is over: its live line gives way to the result."""

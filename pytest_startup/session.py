@@ -15,11 +15,8 @@ from pytest_startup.options import Options
 from pytest_startup.profile.model import Profile
 from pytest_startup.record import StartRecord
 from pytest_startup.report import rows, terminal
-from pytest_startup.report.results import ItemResult, ProfileResult, to_wire
+from pytest_startup.report.results import PREFLIGHT, ItemResult, ProfileResult, to_wire
 from pytest_startup.waivers import judge
-
-#: The start name of the one item of ``--startup-preflight``.
-PREFLIGHT = ("preflight", "host")
 
 
 class Unusable(Exception):

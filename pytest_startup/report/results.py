@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 GREEN = ("passed",)
-RED = ("failed", "error", "not exercised", "not observable")
+
+#: Start and check of the one item of a preflight, which accepts nothing.
+PREFLIGHT = ("preflight", "host")
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,9 @@ class ProfileResult:
 
     @property
     def status(self) -> str:
-        """``REJECTED`` as soon as anything is red, ``ACCEPTED`` only when everything was judged."""
+        """``REJECTED`` as soon as anything is red, ``ACCEPTED`` only when everything was judged; or ``PREFLIGHT``."""
+        if list(self.expected) == [PREFLIGHT]:
+            return "PREFLIGHT"
         if self.red:
             return "REJECTED"
         return "INCOMPLETE" if self.missing or not self.results else "ACCEPTED"

@@ -158,12 +158,18 @@ def counts_text(result: ProfileResult) -> str:
 
 def verdict_line(result: ProfileResult) -> str:
     """``REJECTED  restart-2: autotune (TP1_EP1). 27 passed, 1 failed, …``."""
+    if result.status == "PREFLIGHT":
+        done = list(result.results.values())
+        fit = "was not looked at" if not done else "is fit; nothing was started" if done[0].green else "is not fit"
+        return f"PREFLIGHT  the host {fit}"
     failed: dict[str, list[str]] = {}
     for item in result.red:
         if item.outcome == "error":
             continue
         ranks = f" ({', '.join(item.ranks)})" if item.ranks else ""
-        failed.setdefault(item.start, []).append(item.check + ranks)
+        cause = result.rows[item.start].failed if item.start in result.rows else None
+        name = cause.partition(": ")[0] if cause and item.check == "ready" else item.check + ranks
+        failed.setdefault(item.start, []).append(printable(name))
     names = [f"{start}: {', '.join(checks)}" for start, checks in failed.items()]
     errors = [r for r in result.red if r.outcome == "error"]
     if errors and not names:
@@ -176,7 +182,7 @@ def verdict_line(result: ProfileResult) -> str:
 
 def summary(result: ProfileResult) -> list[tuple[str, str]]:
     """The lines of a profile at the end of a run, each with a colour (``""``, green, red, yellow, bold)."""
-    colour = {"ACCEPTED": "green", "REJECTED": "red"}.get(result.status, "yellow")
+    colour = {"ACCEPTED": "green", "REJECTED": "red"}.get(result.status, "red" if result.red else "yellow")
     lines: list[tuple[str, str]] = []
     if result.rows:
         lines.append((identity_line(result.identity), "bold"))
