@@ -115,6 +115,12 @@ def test_cancel_ends_a_request_in_flight_and_all_later_ones() -> None:
         assert len(server.requests) == 1
 
 
+def test_each_request_has_its_own_connection() -> None:
+    """The server promises to keep the connection (HTTP/1.1) and closes it all the same."""
+    with FaultServer().on("/x", reply(200, {})) as server, Http(server.url) as client:
+        assert [client.post("/x", {"n": n}).error for n in range(30)] == [None] * 30
+
+
 def test_post_sends_json() -> None:
     with FaultServer().on("/x", reply(200, {})) as server, Http(server.url + "/") as client:
         assert client.post("/x", {"prompt": "häh"}).ok

@@ -233,7 +233,9 @@ class _BoundSocket(socket.socket):
 
     @classmethod
     def adopt(cls, sock: socket.socket) -> _BoundSocket:
+        timeout = sock.gettimeout()
         bound = cls(sock.family, sock.type, sock.proto, fileno=sock.detach())
+        bound.settimeout(timeout)
         client = _current.client
         if client is not None:
             with client._lock:
@@ -263,6 +265,10 @@ def _adapter() -> type[Any]:
     import urllib3
 
     class Connection(urllib3.connection.HTTPConnection):
+        def request(self, *args: Any, **kwargs: Any) -> None:
+            self.close()  # never a second request on one connection, whatever the server promised
+            super().request(*args, **kwargs)
+
         def connect(self) -> None:
             super().connect()
             if self.sock is not None:

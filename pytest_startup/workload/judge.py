@@ -23,6 +23,7 @@ class Blemish:
 #: Characters that stand in long rows on purpose: rules, tables, underlines, indentation, binary figures.
 _RULES = frozenset("-=_*#.~+|─━═·… \t\n0123456789")
 _RUN, _RULE_RUN = 24, 240
+_LONGEST_UNIT = 200  # words; keeps the search short
 _SAME = re.compile(rf"(?s)(.)\1{{{_RUN - 1},}}")
 _TOKEN = re.compile(r"[^\W_]+|_+|[^\w\s]")
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]")  # scripts without spaces: every character is a unit
@@ -33,7 +34,7 @@ _MARKERS = re.compile(
     r"|<\uff5c[^\uff5c>\n]{1,40}\uff5c>"  # DeepSeek, with full-width bars
     r"|\[/?INST\]|<</?SYS>>|\[/?(?:TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS|SYSTEM_PROMPT)\]"
     r"|<(?:start|end)_of_turn>|<(?:unk|pad|bos|eos|mask)>|\[(?:PAD|UNK|CLS|SEP|MASK)\]"
-    r"|(?<!\w)</?s>"
+    r"|</s>|(?<!\w)<s>"  # not vector<s>
 )
 _STRUCK = re.compile(r"<s>[^<]*</s>")  # HTML that strikes text out
 
@@ -98,7 +99,7 @@ def _loop(text: str) -> Iterator[Blemish]:
     """The same words again and again up to the end of the text (or, in the middle, twice as often)."""
     units = list(_units(text))
     words = [text[a:b] for a, b in units]
-    for period in range(1, len(words) // 3 + 1):
+    for period in range(1, min(_LONGEST_UNIT, len(words) // 3) + 1):
         begin = end = 0
         run = 0
         for i in range(period, len(words) + 1):
@@ -130,7 +131,10 @@ def _is_loop(unit: list[str], covered: int, at_end: bool) -> bool:
         least = 5.0
     else:
         least = 4.0 if period < 20 else 3.0
-    if not any(c.isalpha() for word in unit for c in word):
+    characters = set("".join(unit))
+    if len(characters) == 1 and characters <= _RULES:
+        return False  # a rule or a column of figures; a flood has its own limit
+    if not any(c.isalpha() for c in characters):
         least = 60.0 / period + 10.0
     return times >= (least if at_end else 2 * least) and covered >= 12
 

@@ -18,9 +18,9 @@ TOKEN_IDS = range(1000, 2000)
 _COMMON = """
 time year people way day man thing woman life child world school state family student group country problem hand part
 place case week company system program question work government number night point home water room mother area money
-story fact month lot right study book eye job word business issue side kind head house service friend father power hour
-game line end member law car city community name president team minute idea body information back parent face others
-level office door health person art war history party result change morning reason research
+story fact month lot right study book eye job word business issue side kind head house service friend father power
+hour game line end member law car city community name president team minute idea body information back parent face
+others level office door health person art war history party result change morning reason research
 """
 #: Short, common words: about one token each in the vocabularies of today's models.
 WORDS = tuple(_COMMON.split())

@@ -70,6 +70,7 @@ class _Batches:
         self.failures: list[Completion] = []
         self._target, self._expect = target, expect
         self._ids = True
+        self._probed = False
 
     def all(
         self, samples: list[ThroughputSample], limit: float, on_batch: Callable[[ThroughputSample], None] | None
@@ -90,11 +91,11 @@ class _Batches:
         return None
 
     def run(self, concurrency: int, repeat: int) -> ThroughputSample:
-        """One batch; warm-up batches have a negative ``repeat``. In the first, token ids may turn out to be refused."""
+        """One batch; warm-up batches have a negative ``repeat``. One request before the first asks if ids are taken."""
         count = requests_per_batch(self._expect, concurrency)
-        if self._ids and not self.failures and repeat < 0:
-            probe = self._one(concurrency, repeat, count)
-            self._ids = not 400 <= probe.status < 500
+        if not self._probed:
+            self._probed = True
+            self._ids = not 400 <= self._one(concurrency, repeat, count).status < 500
         began = time.monotonic()
         with ThreadPoolExecutor(concurrency, thread_name_prefix="startup-load") as pool:
             answers = list(pool.map(lambda i: self._one(concurrency, repeat, i), range(count)))
