@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_startup import baseline as baselines
+from pytest_startup import baseline_file
 from pytest_startup.checks import registry
 from pytest_startup.engines.registry import dialect
 from pytest_startup.waiting import Usual
@@ -27,8 +27,10 @@ class Judging:
         self._added = frozenset(options.extensions.checks)
         extra = options.extensions.dialects
         self.dialect: Dialect = extra.get(profile.engine.kind) or dialect(profile.engine.kind)
-        self.baseline = None if options.baseline == "ignore" else baselines.read_for(profile)
-        self._said: dict[str, JSON] = {}
+        path = baseline_file.path_of(profile)
+        wanted = options.baseline != "ignore" and path.exists()
+        self.baseline = baseline_file.read(path, profile.name) if wanted else None
+        self._said: dict[tuple[str, str], Verdict] = {}
 
     def check_names(self) -> Sequence[str]:
         """Those for which the profile gives anything to judge, and all that hooks have added."""
@@ -38,12 +40,24 @@ class Judging:
     def judge(self, check: str, reference: StartRecord | None, start: StartRecord) -> Verdict:
         """The verdict; an exception inside a check is a failed verdict that names the check's defect."""
         verdict = registry.run(check, self._profile, reference, start, self.baseline, self.checks)
-        self._said[f"{start.name}::{check}"] = verdict.outcome.value
+        self._said[start.name, check] = verdict
         return verdict
 
     def said(self) -> dict[str, JSON]:
-        """Every verdict so far, for the run's manifest."""
-        return dict(self._said)
+        """Every verdict so far (waivers not applied), for the run's manifest."""
+        return {f"{start}::{check}": verdict.outcome.value for (start, check), verdict in self._said.items()}
+
+    def propose(self, records: Sequence[StartRecord], environ: Mapping[str, str]) -> list[str]:
+        """Write the proposal of a baseline beside the profile, if this run deserves one; what to tell the user."""
+        from pytest_startup.baseline_propose import propose
+
+        verdicts = [(start, verdict) for (start, _), verdict in self._said.items()]
+        proposal = propose(self._profile, records, verdicts, self.baseline, environ)
+        if proposal.baseline is None:
+            return proposal.lines()
+        path = baseline_file.write_proposal(self._profile, proposal.baseline)
+        accepted = baseline_file.path_of(self._profile).name
+        return [*proposal.lines(), f"proposed baseline in {path}; to accept it: mv {path.name} {accepted}"]
 
     def usual(self, population: str) -> Usual | None:
         """How long a start of this population usually takes by the baseline; None: it does not know."""

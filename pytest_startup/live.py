@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_startup import assemble
 from pytest_startup.artifacts import RunFolder, run_folder, utc_now
+from pytest_startup.clean import sweep
 from pytest_startup.gate import SELF_JUDGED, StartFailed
 from pytest_startup.judging import Judging
 from pytest_startup.launch.base import LaunchError, StartPlan
@@ -137,7 +139,10 @@ class LiveGate:
             else:
                 self._finish_current(current.plan.name)
         if self._launcher is not None:
-            self._launcher.close()
+            self._notes += [f"not released: {left.kind} {left.what}" for left in self._launcher.close()]
+        if self._options.baseline == "propose":
+            whole = [r for name, r in self._records.items() if name in self.start_names()]
+            self._notes += self._judging.propose(whole, os.environ)
         self._manifest()
 
     def _keep(self, running: Running) -> bool:
@@ -151,6 +156,7 @@ class LiveGate:
 
     def _tools(self) -> Tools:
         if self._run is None:
+            self._notes += sweep()
             reasons = self.preflight()
             if reasons:
                 raise LaunchError("; ".join(reasons))
