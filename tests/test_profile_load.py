@@ -259,6 +259,7 @@ _VALUES = st.recursive(
 )
 
 
+EXAMPLES = Path(__file__).parent.parent / "examples"
 FULL = (Path(__file__).parent / "data" / "profile_full.yaml").read_bytes()
 FULL_JSON = json.dumps(parse(FULL).data)
 
@@ -408,7 +409,7 @@ def test_reading_a_profile_is_fast() -> None:
     assert min(times) < 0.2, times
 
 
-@pytest.mark.parametrize("name", sorted(p.name for p in (Path(__file__).parent.parent / "examples").glob("*.yaml")))
+@pytest.mark.parametrize("name", sorted(str(p.relative_to(EXAMPLES)) for p in EXAMPLES.glob("**/*.yaml")))
 def test_the_examples_are_right(name: str) -> None:
-    profile = load(Path(__file__).parent.parent / "examples" / name, {"HF_TOKEN": "x" * 8, "VLLM_API_KEY": "y" * 8})
+    profile = load(EXAMPLES / name, {"HF_TOKEN": "x" * 8, "VLLM_API_KEY": "y" * 8})
     assert profile.restarts

@@ -1,0 +1,325 @@
+"""A profile to start from: what a docker command line or a container says must arrive in it, secrets must not."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_startup import init
+from pytest_startup.dockerrun import inspected, parse
+from pytest_startup.draft import Draft, from_run
+from pytest_startup.draftyaml import render
+from pytest_startup.profile.load import load, load_bytes
+from pytest_startup.profile.model import ContainerFile, Profile
+from pytest_startup.profile.resolve import names_in
+
+ID = "sha256:" + "0123456789abcdef" * 4
+TOKEN = "hf_" + "abcdefGHIJ0123456789"
+ENVIRON = {"HOME": "/home/op"}
+
+
+def drafted(command: str, folder: Path = Path("/work-here")) -> Draft:
+    return from_run(parse(command), ENVIRON, folder)
+
+
+def loaded(command: str, folder: Path = Path("/work-here")) -> Profile:
+    text = render(drafted(command, folder))
+    return load_bytes(text.encode(), folder / "p.yaml", dict.fromkeys(names_in(text), "from-outside"))
+
+
+def test_the_head_of_the_pair(tmp_path: Path) -> None:
+    """The hand-written launcher of a GB10 head: every option arrives."""
+    patch = tmp_path / "weight_utils.py"
+    patch.write_text("patched = True\n")
+    profile = loaded(
+        f"""docker run -d --name qwen --gpus all --network host --ipc host --cap-add SYS_NICE \\
+          --ulimit memlock=-1 --ulimit stack=67108864 --device /dev/infiniband \\
+          -e HF_TOKEN={TOKEN} -e NCCL_SOCKET_IFNAME=enp1s0 -e GLOO_SOCKET_IFNAME=enp1s0 \\
+          -v /srv/vllm:/cache/vllm -e VLLM_CACHE_ROOT=/cache/vllm -v hf:/root/.cache/huggingface \\
+          -v {patch}:/usr/lib/weight_utils.py:ro {ID} nvidia/Qwen3.8-Flash-Next-NVFP4 --revision fc694b54 \\
+          --tensor-parallel-size 2 --enable-expert-parallel --nnodes 2 --node-rank 0 --host 0.0.0.0 --port 8888"""
+    )
+    container = profile.launch.container
+    assert container is not None
+    assert (container.image, container.name, container.network, container.ipc) == (ID, "qwen", "host", "host")
+    assert container.gpus == ("all",)
+    assert container.cap_add == ("SYS_NICE",)
+    assert container.ulimits == {"memlock": "-1", "stack": "67108864"}
+    assert container.devices == ("/dev/infiniband",)
+    assert container.volumes == {"/srv/vllm": "/cache/vllm", "hf": "/root/.cache/huggingface"}
+    digest = hashlib.sha256(b"patched = True\n").hexdigest()
+    assert container.files == (ContainerFile(patch, "/usr/lib/weight_utils.py", digest),)
+    assert container.command == ()
+    assert (profile.launch.host, profile.launch.port) == ("0.0.0.0", 8888)  # noqa: S104  what the launcher says
+    assert profile.engine.model == "nvidia/Qwen3.8-Flash-Next-NVFP4"
+    assert profile.engine.revision == "fc694b54"
+    assert profile.engine.args == (
+        *("--revision", "fc694b54", "--tensor-parallel-size", "2", "--enable-expert-parallel"),
+        *("--nnodes", "2", "--node-rank", "0"),
+    )
+    assert profile.engine.env == {
+        "HF_TOKEN": "from-outside",
+        "NCCL_SOCKET_IFNAME": "enp1s0",
+        "GLOO_SOCKET_IFNAME": "enp1s0",
+        "VLLM_CACHE_ROOT": "/cache/vllm",
+    }
+    assert [(c.name, str(c.path)) for c in profile.caches] == [("compile-cache", "/srv/vllm/torch_compile_cache")]
+
+
+def test_secrets_become_variables() -> None:
+    text = render(
+        drafted(
+            f"docker run -e HF_TOKEN={TOKEN} -e WANDB_API_KEY=$MY_WANDB -e PLAIN=x -e GIVEN -e DB_PASSWORD=hunter2 "
+            f"{ID} m --api-key swordfish --hf-token=mackerel --served-model-name $NAME --x {TOKEN}"
+        )
+    )
+    for secret in (TOKEN, "hunter2", "swordfish", "mackerel"):
+        assert secret not in text
+    profile = load_bytes(text.encode(), Path("/p.yaml"), {n: f"<{n}>" for n in names_in(text)})
+    assert profile.engine.env == {
+        "HF_TOKEN": "<HF_TOKEN>",
+        "WANDB_API_KEY": "<MY_WANDB>",
+        "PLAIN": "x",
+        "GIVEN": "<GIVEN>",
+        "DB_PASSWORD": "<DB_PASSWORD>",
+    }
+    assert profile.engine.args == (
+        *("--api-key", "<API_KEY>", "--hf-token=<HF_TOKEN>"),
+        *("--served-model-name", "<NAME>", "--x", "<SECRET>"),
+    )
+
+
+#: (options of docker run, field of the container, its value)
+OPTIONS: list[tuple[str, str, Any]] = [
+    ("--gpus '\"device=0,1\"'", "gpus", ("0", "1")),
+    ("--gpus device=GPU-1a2b", "gpus", ("GPU-1a2b",)),
+    ("--gpus 2", "gpus", ("0", "1")),
+    ("-it --rm --shm-size=16g", "shm_size", "16g"),
+    ("-u 1000:1000", "user", "1000:1000"),
+    ("--workdir /w", "working_dir", "/w"),
+    ("-m 64g", "memory", "64g"),
+    ("--runtime=nvidia", "runtime", "nvidia"),
+    ("--init", "init", True),
+    ("--net=host", "network", "host"),
+    ("--device=/dev/a:/dev/b:r --device /dev/c:/dev/c", "devices", ("/dev/a:/dev/b:r", "/dev/c")),
+    ("--ulimit nofile=1024:4096 --ulimit core=0:0", "ulimits", {"nofile": "1024:4096", "core": "0"}),
+    ("--mount type=bind,src=/a,dst=/b,readonly --mount type=volume,source=v,target=/c", "volumes", {"/a": "/b:ro", "v": "/c"}),
+    ("-v ~/x:/x -v $HOME/y:/y -v $(pwd)/z:/z -v ./w:/w", "volumes", {"/home/op/x": "/x", "/home/op/y": "/y", "/work-here/z": "/z", "/work-here/w": "/w"}),
+    ("--entrypoint ''", "entrypoint", ()),
+    ("--privileged --pid=host --security-opt a=b --security-opt c", "engine_options", {"Privileged": True, "PidMode": "host", "SecurityOpt": ["a=b", "c"]}),
+    ("--add-host a:1.2.3.4 --sysctl net.x=1 --tmpfs /t:size=1g --cpus 1.5 --memory-swap -1", "engine_options",
+     {"ExtraHosts": ["a:1.2.3.4"], "Sysctls": {"net.x": "1"}, "Tmpfs": {"/t": "size=1g"}, "NanoCpus": 1500000000, "MemorySwap": -1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "field", "value"), OPTIONS, ids=[o[0] for o in OPTIONS])
+def test_an_option_arrives(options: str, field: str, value: Any) -> None:
+    assert getattr(loaded(f"docker run {options} {ID} org/m").launch.container, field) == value
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "entrypoint", "command", "model", "args"),
+    [
+        ("org/m --a b", "vllm", None, (), "org/m", ("--a", "b")),
+        ("--model org/m --a b", "vllm", None, (), "org/m", ("--a", "b")),
+        ("vllm serve org/m --a b", "vllm", None, ("vllm", "serve"), "org/m", ("--a", "b")),
+        (
+            "python3 -m vllm.entrypoints.openai.api_server --model=org/m",
+            *("vllm", None, ("python3", "-m", "vllm.entrypoints.openai.api_server"), "org/m", ()),
+        ),
+        (
+            "python3 -m sglang.launch_server --model-path org/m --tp 2",
+            *("sglang", None, ("python3", "-m", "sglang.launch_server"), "org/m", ("--tp", "2")),
+        ),
+        ("bash -c 'exec vllm serve org/m --a \"b c\"'", "vllm", (), ("vllm", "serve"), "org/m", ("--a", "b c")),
+    ],
+)
+def test_words_behind_the_image(
+    words: str, kind: str, entrypoint: Any, command: tuple[str, ...], model: str, args: tuple[str, ...]
+) -> None:
+    profile = loaded(f"docker run {ID} {words}")
+    container = profile.launch.container
+    assert container is not None
+    assert (profile.engine.kind, container.entrypoint, container.command) == (kind, entrypoint, command)
+    assert (profile.engine.model, profile.engine.args) == (model, args)
+
+
+@pytest.mark.parametrize(
+    ("options", "port"),
+    [("-p 8888:8000", 8888), ("-p 127.0.0.1:9000:8000/tcp", 9000), ("-p 8000", None), ("", None)],
+)
+def test_published_ports(options: str, port: int | None) -> None:
+    assert loaded(f"docker run {options} {ID} m").launch.port == port
+
+
+#: What can't be carried over, or must be looked at, is said.
+NOTES = [
+    ("docker run vllm/vllm-openai:latest m", "vllm/vllm-openai:latest is a tag, and a tag can move; give launch.container.image the id that this prints: docker image inspect -f '{{.Id}}' vllm/vllm-openai:latest"),
+    (f"docker run --restart always --label a=b {ID} m", "--restart always is not carried over: a profile has no such option"),
+    (f"docker run -l a=b {ID} m", "--label a=b is not carried over: a profile has no such option"),
+    (f"docker run -v /data {ID} m", "-v /data is not carried over: an anonymous volume is gone with its container"),
+    (f"docker run -v /a:/b:z {ID} m", "-v /a:/b:z: the option z is not carried over"),
+    (f"docker run -v /a:/b -v /a:/c {ID} m", "/a is mounted a second time, at /c; that is not carried over"),
+    (f"docker run --mount type=tmpfs,target=/x {ID} m", "--mount type=tmpfs,target=/x is not carried over"),
+    (f"docker run -v $DATA/x:/x {ID} m", "$DATA/x can't be resolved; write the path itself"),
+    (f"docker run {ID}", "no model on the command line; give engine.model"),
+    (f"docker run {ID} sleep infinity", "the container idles; give launch.container.exec_command, the words that start the engine in it"),
+    (f"docker run {ID} bash -c 'a && b'", "the shell command line can't be taken apart, and nothing goes through a shell here; give the words themselves in launch.container.command"),
+    (f"docker run -e HF_TOKEN={TOKEN} {ID} m", "the value of -e HF_TOKEN is a secret and was left out; set HF_TOKEN in the environment of pytest"),
+    (f"docker run -v /none/patch.py:/p.py {ID} m", "/none/patch.py is not here, so it could not be pinned; add its sha256"),
+    (f"docker run {ID} m", "no volume holds /root/.cache/vllm: a fresh container compiles everything again, and the check artifacts can see no cache"),
+    (f"docker run -p 8000:8000 -p 9:9 {ID} m", "-p 9:9 is not carried over: only the port of the API is published"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "note"), NOTES, ids=[n[1][:50] for n in NOTES])
+def test_what_is_told(command: str, note: str) -> None:
+    draft = drafted(command)
+    assert note in draft.notes
+    assert f"#   - {note}" in render(draft), "it stands in the file as well"
+
+
+REFUSED = [
+    ("docker ps", "expected docker run …; found docker ps"),
+    ("echo hello", "expected docker run …; found echo"),
+    ("", "expected docker run …; found nothing"),
+    ("docker run --gpu all img", "--gpu is no option of docker run; did you mean --gpus?"),
+    ("docker run -Z img", "-Z (in -Z) is no option of docker run"),
+    ("docker run -d", "no image; expected docker run [OPTIONS] IMAGE [ARGUMENTS]"),
+    ("docker run -e", "-e needs a value, and nothing follows"),
+    ("docker run 'img", "a quote is not closed (No closing quotation)"),
+    ("docker --debug run img", "option --debug before run is not known; expected --context or --host"),
+    ("docker run --oom-score-adj x img", "--oom-score-adj x is not a number"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), REFUSED, ids=[r[0] for r in REFUSED])
+def test_what_is_no_docker_run(command: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init.main(["--from-docker-run", command]) == 2
+    assert capsys.readouterr() == ("", f"pytest-startup init: {message}\n")
+
+
+def test_context_and_sudo() -> None:
+    container = loaded(f"sudo DOCKER_X=1 docker --context far run {ID} m").launch.container
+    assert container is not None
+    assert container.context == "far"
+    container = loaded(f"docker -H unix:///x.sock container run {ID} m").launch.container
+    assert container is not None
+    assert container.docker_host == "unix:///x.sock"
+
+
+IMAGE_ATTRS = {
+    "Config": {"Env": ["PATH=/usr/bin"], "Cmd": None, "Entrypoint": ["vllm", "serve"], "WorkingDir": "/vllm"}
+}
+CONTAINER_ATTRS = {
+    "Name": "/qwen",
+    "Image": ID,
+    "Config": {
+        "Image": "vllm/vllm-openai:v0.31.0",
+        "Env": ["PATH=/usr/bin", f"HF_TOKEN={TOKEN}", "A=b"],
+        "Cmd": ["org/m", "--max-model-len", "1024", "--port", "8888"],
+        "Entrypoint": ["vllm", "serve"],
+        "WorkingDir": "/vllm",
+        "User": "",
+    },
+    "HostConfig": {
+        "Binds": ["/srv/cache:/root/.cache:rw"],
+        "Mounts": [{"Type": "bind", "Source": "/srv/data", "Target": "/data", "ReadOnly": True}],
+        "DeviceRequests": [{"Count": 0, "DeviceIDs": ["0", "1"], "Capabilities": [["gpu"]]}],
+        "Ulimits": [{"Name": "memlock", "Soft": -1, "Hard": -1}],
+        "Devices": [
+            {"PathOnHost": "/dev/infiniband", "PathInContainer": "/dev/infiniband", "CgroupPermissions": "rwm"}
+        ],
+        "CapAdd": ["SYS_NICE"],
+        "IpcMode": "host",
+        "NetworkMode": "host",
+        "ShmSize": 67108864,
+        "Memory": 0,
+        "MemorySwap": 0,
+        "Runtime": "runc",
+        "CgroupnsMode": "private",
+        "OomScoreAdj": 0,
+        "Privileged": True,
+        "SecurityOpt": ["label=disable"],
+        "RestartPolicy": {"Name": "always"},
+        "PortBindings": {},
+        "Init": None,
+    },
+}
+
+
+def test_a_container_as_inspected() -> None:
+    draft = from_run(inspected(CONTAINER_ATTRS, IMAGE_ATTRS), ENVIRON, Path("/work-here"))
+    text = render(draft)
+    assert TOKEN not in text
+    profile = load_bytes(text.encode(), Path("/p.yaml"), {"HF_TOKEN": "from-outside"})
+    container = profile.launch.container
+    assert container is not None
+    assert (container.image, container.entrypoint, container.command) == (ID, None, ())
+    assert (profile.engine.model, profile.engine.args) == ("org/m", ("--max-model-len", "1024"))
+    assert profile.engine.env == {"HF_TOKEN": "from-outside", "A": "b"}
+    assert profile.launch.port == 8888
+    assert container.volumes == {"/srv/cache": "/root/.cache", "/srv/data": "/data:ro"}
+    assert container.gpus == ("0", "1")
+    assert container.ulimits == {"memlock": "-1"}
+    assert container.devices == ("/dev/infiniband",)
+    assert (container.ipc, container.network, container.cap_add) == ("host", "host", ("SYS_NICE",))
+    assert (container.shm_size, container.memory, container.runtime, container.init) == (None, None, None, False)
+    assert container.engine_options == {"Privileged": True, "SecurityOpt": ["label=disable"]}
+    assert "--restart always is not carried over: a profile has no such option" in draft.notes
+
+
+def test_without_a_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    assert init.main(["--from-container", "qwen"]) == 2
+    assert capsys.readouterr().err == (
+        f"pytest-startup init: no Docker daemon at unix://{tmp_path}/none.sock: no such file or directory; "
+        "DOCKER_HOST names another one\n"
+    )
+
+
+def test_the_starter_loads_and_is_never_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "p.yaml"
+    assert init.main(["-o", str(file)]) == 0
+    assert load(file, {}).name == "my-engine"
+    file.write_text("mine\n")
+    assert init.main(["-o", str(file)]) == 2
+    assert file.read_text() == "mine\n"
+    assert capsys.readouterr().err == f"pytest-startup init: {file} exists and is not overwritten; give another -o\n"
+    assert init.main(["-o", str(tmp_path / "no" / "p.yaml")]) == 2
+    assert init.main([]) == 0
+    assert capsys.readouterr().out == init.STARTER
+
+
+def test_what_is_written_is_told_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "p.yaml"
+    assert init.main(["--from-docker-run", "docker run --shm-size 1.5g img m", "--name", "n", "-o", str(file)]) == 0
+    err = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("note: ") for line in err)
+    assert (
+        f"note: {file}:{file.read_text().splitlines().index('    shm_size: 1.5g') + 1}: launch.container.shm_size: "
+        'expected a size such as 512m or 16g; found the text "1.5g"'
+    ) in err
+
+
+@given(
+    st.lists(st.text(max_size=12), max_size=6),
+    st.dictionaries(st.from_regex("[A-Z_]{1,6}", fullmatch=True), st.text(max_size=12), max_size=3),
+)
+@settings(max_examples=100, deadline=None)
+def test_any_words_arrive_unchanged(words: list[str], env: dict[str, str]) -> None:
+    """Arguments and values without a shell's or a secret's meaning are the same in the profile as on the command line."""
+    plain = [w for w in words if w.isprintable() and not set(w) & set("$-`") and w]
+    values = {f"V{k}V": v for k, v in env.items() if v.isprintable() and not set(v) & set("$`")}
+    command = shlex.join(
+        ["docker", "run", *(x for k, v in values.items() for x in ("-e", f"{k}={v}")), ID, "m", "--x", *plain]
+    )
+    profile = loaded(command)
+    assert profile.engine.args == ("--x", *plain)
+    assert profile.engine.env == values
