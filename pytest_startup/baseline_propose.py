@@ -133,8 +133,7 @@ def values_of(record: StartRecord) -> dict[str, JSON]:
     for key in backend.NAMES:
         if facts := backend.of_role(record, key):
             values[f"backend.{key}"] = list[JSON](sorted(backend.names(facts)))
-    loaded = {rank: t.loaded for rank, t in autotune.tunings(record).items() if t.loaded}
-    if loaded:
+    if loaded := autotune.records_loaded(record):
         values["autotune.records"] = dict[str, JSON](loaded)
     if ranks := record.ranks():
         values["ranks"] = list[JSON](ranks)

@@ -3,278 +3,203 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from pytest_startup import ledger
 from pytest_startup.baseline import Baseline, cache_changes
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
-from pytest_startup.observe import compile_layout
+from pytest_startup.ledger import Ledger, LedgerFinding
+from pytest_startup.ledger_moves import factors
 from pytest_startup.profile.model import Profile
-from pytest_startup.record import CacheFile, CacheTree, Evidence, Fact, StartRecord
+from pytest_startup.record import CacheTree, Evidence, Fact, StartRecord
 
 COMPILE_KINDS = frozenset({"compile", "inductor", "triton", "jit"})
+#: The three failures that are kept apart, each with the ledger's findings that belong to it.
+MOVED = ("key-hash-changed", "path-moved")
+WRITTEN = ("recompiled", "written-when-warm")
+BAD = (
+    "artifact-refused",
+    "artifact-damaged",
+    "artifact-copied",
+    "artifact-missing",
+    "changed-between-starts",
+    "not-loaded",
+)
+_LINES = ("compile.cache_dir", "compile.cache_loaded", "compile.cache_written", "compile.range")
 
 
 def check(profile: Profile, reference: StartRecord | None, start: StartRecord, baseline: Baseline | None) -> Verdict:
-    """Judges, apart from each other: missing or refused artifacts, the cache's hash, loads per rank, and writes."""
-    judging = common.Judging(
-        "artifacts", "a watched compile cache, or a line that a compiled artifact was loaded or saved"
-    )
-    seen = start.named("compile.cache_dir", "compile.cache_loaded", "compile.cache_written", "compile.range")
-    judging.saw(*seen)
+    """Judges, apart from each other: missing or refused artifacts, the cache's key hash, and what was written."""
+    judging = common.Judging("artifacts", "a line that a compiled artifact was loaded or saved, or a compile cache")
     restart = common.restart_of(profile, start)
     warm = reference is not None and not common.wiped_kinds(profile, restart) & COMPILE_KINDS
-    _refused(judging, profile, reference, start)
-    changes = [c for before in start.caches_before if (c := _changes(profile, start, before))]
-    for change in changes:
-        judging.numbers[f"{change.name} files written"] = len(change.written)
-        judging.numbers[f"{change.name} files touched"] = len(change.touched)
-    if reference is not None and warm:
-        moved = _hash_changed(judging, reference, start, common.changed_on_purpose(restart))
-        if not moved:
-            _vanished(judging, profile, reference, start)
-            _all_ranks_load(judging, profile, reference, start)
-            _written(judging, profile, start, changes)
-    elif not seen:
-        for tree in start.caches_after:
-            if _kind(profile, tree) in COMPILE_KINDS and tree.files:
-                judging.saw(_tree_evidence(tree))
-    accepted = common.population(baseline, start)
-    if accepted is not None and accepted.caches:
-        appeared, vanished, changed = cache_changes(accepted, start)
-        judging.numbers["artifacts not in the baseline"] = len(appeared)
-        judging.numbers["artifacts gone since the baseline"] = len(vanished)
-        judging.numbers["artifacts changed since the baseline"] = len(changed)
+    book = ledger.build(start, profile.expect.autotune, profile.expect.artifacts, reference, warm)
+    findings = [f for f in book.findings if f.tier != "autotune"]
+    lines = start.named(*_LINES)
+    judging.saw(*lines)
+    if (moves := [f for f in findings if f.kind in MOVED]) and common.changed_on_purpose(
+        restart
+    ):  # other arguments have another key: that is no fault of the cache
+        findings = [f for f in findings if f.kind not in (*MOVED, *WRITTEN, "not-loaded")]
+        warm = False
+    elif moves:  # a key that moved explains by itself why nothing was loaded
+        findings = [f for f in findings if f.kind != "not-loaded"]
+    findings = [_plain(f, book) for f in findings]
+    moved = [f for f in findings if f.kind in MOVED]
+    bad = _bad(profile, reference, start, findings)
+    if warm and reference is not None and not moved and not any(f.kind == "not-loaded" for f in bad):
+        bad += _nothing_loaded(profile, reference, start)
+    _tell(judging, "missing, corrupt or refused artifact", bad, _bad_source(profile, bad))
+    if moved and reference is not None:
+        differs = tuple(f"differs: {d}" for d in factors(reference, start)[:4])
+        _tell(judging, "hash changed", moved, "reference", differs)
+    written = [f for f in findings if f.kind in WRITTEN]
+    if warm and profile.expect.artifacts.recompiled == "none":
+        written += _compiled(start, written)
+    _tell(judging, "written during a warm start", written, "expect.artifacts.recompiled")
+    _trees(judging, profile, start, book, bool(lines))
+    _against_baseline(judging, start, baseline)
     return judging.verdict()
 
 
-def _kind(profile: Profile, tree: CacheTree) -> str:
-    return next((c.kind for c in profile.caches if c.name == tree.name), "other")
+def _plain(finding: LedgerFinding, book: Ledger) -> LedgerFinding:
+    """An engine of one rank needs no rank's name."""
+    if len(book.workers) != 1:
+        return finding
+    name = book.workers[0].name
+    name = name if name.startswith("rank ") else f"rank {name}"
+    return replace(finding, summary=finding.summary.replace(name, "the engine"))
 
 
-def _tree_evidence(tree: CacheTree) -> Evidence:
-    return Evidence("cache", tree.name, f"{len(tree.files)} files", node=tree.node)
+def _bad(
+    profile: Profile, reference: StartRecord | None, start: StartRecord, findings: Sequence[LedgerFinding]
+) -> list[LedgerFinding]:
+    """Missing, damaged and refused artifacts; a refused one explains by itself why its rank loaded nothing."""
+    bad = sorted((f for f in findings if f.kind in BAD), key=lambda f: BAD.index(f.kind))
+    refused = {f.rank for f in bad if f.kind == "artifact-refused"}
+    bad = [f for f in bad if not (f.kind == "not-loaded" and (f.rank in refused or None in refused))]
+    if profile.expect.artifacts.missing == "none":
+        bad += _defaults(profile, reference, start)
+    for fact in start.named("compile.artifacts"):
+        if common.member(fact, "artifacts") == 0:
+            text = f"the artifact{common.on(fact)} holds nothing: the model runs eagerly"
+            helps = ("wipe this compile cache once and prime it again",)
+            bad.append(_finding("artifact-damaged", text, "artifacts inside", [fact], helps))
+    return bad
 
 
-def _refused(judging: common.Judging, profile: Profile, reference: StartRecord | None, start: StartRecord) -> None:
-    """``artifact.missing``: never tolerated where the profile says ``missing: none``.
+def _defaults(profile: Profile, reference: StartRecord | None, start: StartRecord) -> list[LedgerFinding]:
+    """A built-in default instead of a tuned kernel config (vLLM: ``Using default MoE config``).
 
-    Without that key a built-in default instead of a tuned config (vLLM: ``Using default MoE config``) is tolerated
-    where it stands on the reference start too, since nothing got worse then.
+    Never tolerated where the profile itself says ``missing: none``; else it is where it stands on the reference start
+    too, or on the reference start itself: nothing got worse then.
     """
-    if profile.expect.artifacts.missing != "none":
-        return
-    strict = "expect.artifacts.missing" in profile.origin
-    known = {_bare(f) for f in reference.named("artifact.missing")} if reference else None
-    bad = []
-    for fact in start.named("artifact.missing"):
-        default = fact.detail.get("kind") == "tuned-config"
-        if strict or not default or (known is not None and _bare(fact) not in known):
-            bad.append(fact)
-    if bad:
-        judging.failed(
-            f"missing, corrupt or refused artifact on {common.who(bad[0])}: {common.excerpt(str(bad[0].value), 120)}",
-            "every artifact is found and accepted",
-            [f"{common.who(f)}: {common.excerpt(str(f.value), 200)}" for f in bad[:6]],
-            bad,
-            ("wipe this compile cache once and prime it again; if refused again, this build cannot reuse its own",),
-            "expect.artifacts.missing",
-        )
+    facts = [f for f in start.named("artifact.missing") if f.detail.get("kind") == "tuned-config"]
+    if "expect.artifacts.missing" not in profile.origin:
+        known = {_bare(f) for f in reference.named("artifact.missing")} if reference else None
+        facts = [f for f in facts if known is not None and _bare(f) not in known]
+    if not facts:
+        return []
+    text = f"a default stands in for a tuned kernel config{common.on(facts[0])}"
+    return [_finding("artifact-missing", text, "every tuned config found", facts, ("tune this shape for this GPU",))]
 
 
 def _bare(fact: Fact) -> str:
     return re.sub(r"\d+", "#", str(fact.value))
 
 
-def hashes(record: StartRecord) -> dict[str, dict[str, Fact]]:
-    """Key hashes by kind: ``compile`` (10 hex digits, cache directory) and ``aot`` (64), each with a line."""
-    found: dict[str, dict[str, Fact]] = {"compile": {}, "aot": {}}
-    for fact in record.named("compile.cache_dir", "compile.cache_loaded", "compile.cache_written"):
-        text = f"{fact.value} {fact.detail.get('path') or ''} {fact.evidence.text}"
-        for digits in re.findall(r"/([0-9a-f]{64}|[0-9a-f]{10})(?=/|\s|$)", text):
-            found["aot" if len(digits) == 64 else "compile"].setdefault(digits, fact)
-    return found
+def _finding(
+    kind: str, summary: str, expected: str, facts: Sequence[Fact], helps: tuple[str, ...] = ()
+) -> LedgerFinding:
+    """A finding of our own in the ledger's form."""
+    observed = tuple(f"{common.who(f)}: {common.excerpt(f.evidence.text, 200)}" for f in facts[:4])
+    evidence = tuple(f.evidence for f in facts[:4])
+    return LedgerFinding(kind, "compile", summary, expected, observed or ("no line",), None, evidence, helps)
 
 
-def _hash_changed(judging: common.Judging, reference: StartRecord, start: StartRecord, change: str) -> bool:
-    """Did the cache directory's hash move? That is a failure, unless this restart changes arguments on purpose."""
-    before, now = hashes(reference), hashes(start)
-    moved = False
-    for kind, name in (("compile", "compile cache"), ("aot", "AOT artifact")):
-        new = [h for h in now[kind] if h not in before[kind]]
-        if not before[kind] or not new:
-            continue
-        moved = True
-        if change:
-            continue
-        judging.failed(
-            f"hash changed: the {name} of this start is {new[0][:10]}…, it was {next(iter(before[kind]))[:10]}…",
-            f"the hash of the reference start: {common.listed(before[kind])}",
-            [f"{common.who(now[kind][h])}: {h}" for h in new],
-            [now[kind][new[0]], next(iter(before[kind].values()))],
-            (
-                "the old artifacts are never hit again and the directory only grows: look for a value in arguments or"
-                " environment that differs at every start",
-                *_factors(reference, start),
-            ),
-            "reference",
-        )
-    return moved
+def _nothing_loaded(profile: Profile, reference: StartRecord, start: StartRecord) -> list[LedgerFinding]:
+    """The reference start compiled or loaded, and this one says nothing of the kind: an eager start looks so."""
+    before = reference.named("compile.cache_written", "compile.cache_loaded", "compile.range")
+    now = start.named("compile.cache_loaded", "compile.cache_written")
+    if not before or now or profile.expect.artifacts.recompiled != "none":
+        return []
+    helps = ("an eager start looks like this: no graph was compiled and none was loaded",)
+    text = "nothing says that a compiled artifact was loaded; the reference start saved or loaded one"
+    return [_finding("not-loaded", text, "a load line", before[:2], helps)]
 
 
-def _factors(reference: StartRecord, start: StartRecord) -> list[str]:
-    """Which factors of the key differ, where the caches keep them (vLLM 0.12 and later)."""
-    before = {
-        str(f.detail.get("path")).rpartition("/rank_")[2]: f.value for f in reference.named("compile.key_factors")
-    }
-    for fact in reversed(start.named("compile.key_factors")):
-        old = before.get(str(fact.detail.get("path")).rpartition("/rank_")[2])
-        if isinstance(old, dict) and isinstance(fact.value, dict) and old != fact.value:
-            return [f"differs: {d}" for d in compile_layout.factor_diff(old, fact.value)[:4]]
-    return []
+def _compiled(start: StartRecord, told: Sequence[LedgerFinding]) -> list[LedgerFinding]:
+    """``Compiling a graph … takes``: time spent on compilation, where no saved artifact tells of it already."""
+    facts = start.named("compile.range")
+    if not facts or any(f.kind == "recompiled" for f in told):
+        return []
+    return [_finding("recompiled", f"a graph was compiled{common.on(facts[0])}", "nothing compiled", facts)]
 
 
-@dataclass
-class Changes:
-    """What a start did to one watched cache. ``touched``: another time of change, content the same or not hashed."""
-
-    name: str
-    written: list[str] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-    touched: list[str] = field(default_factory=list)
-    tree: CacheTree | None = None
+def _bad_source(profile: Profile, bad: Sequence[LedgerFinding]) -> str:
+    if any(f.kind == "not-loaded" for f in bad) and profile.expect.artifacts.ranks is not None:
+        return "expect.artifacts.ranks"
+    return "expect.artifacts.missing"
 
 
-def _changes(profile: Profile, start: StartRecord, before: CacheTree) -> Changes | None:
-    kind = _kind(profile, before)
-    after = next((t for t in start.caches_after if (t.name, t.node) == (before.name, before.node)), None)
-    if kind not in COMPILE_KINDS or after is None:
-        return None
-    found, old = Changes(before.name, tree=after), before.by_path()
-    for path, new in after.by_path().items():
-        if not compile_layout.classify(path, kind).kept:
-            continue
-        if path not in old:
-            found.written.append(f"new {path} ({new.size:,} bytes)")
-        elif _differs(old[path], new):
-            found.written.append(f"changed {path} ({old[path].size:,} → {new.size:,} bytes)")
-        elif old[path].mtime_ns != new.mtime_ns:
-            found.touched.append(path)
-    found.removed = [p for p in old if p not in after.by_path() and compile_layout.classify(p, kind).kept]
-    return found
-
-
-def _differs(old: CacheFile, new: CacheFile) -> bool:
-    if old.size != new.size:
-        return True
-    return old.sha256 is not None and new.sha256 is not None and old.sha256 != new.sha256
-
-
-def _vanished(judging: common.Judging, profile: Profile, reference: StartRecord, start: StartRecord) -> None:
-    """Artifacts that stood there after the reference start and are gone or empty before this one."""
-    for tree in reference.caches_after:
-        kind = _kind(profile, tree)
-        now = next((t for t in start.caches_before if (t.name, t.node) == (tree.name, tree.node)), None)
-        if kind not in COMPILE_KINDS or now is None:
-            continue
-        have = now.by_path()
-        kept = [f for f in tree.files if compile_layout.classify(f.path, kind).kept]
-        bad = [f"{f.path}: gone" for f in kept if f.path not in have]
-        bad += [f"{f.path}: emptied" for f in kept if f.path in have and f.size and not have[f.path].size]
-        if bad:
-            judging.failed(
-                f"missing artifact: {len(bad)} file{'s' if len(bad) > 1 else ''} of {tree.name} gone or emptied "
-                f"since the reference start, first {bad[0]}",
-                f"the {len(kept)} files that the reference start left",
-                bad[:6],
-                [_tree_evidence(now)],
-                ("something outside the engine removes files of this cache, or it is not on a lasting volume",),
-                "reference",
-            )
-
-
-def loads(record: StartRecord) -> dict[str, Fact]:
-    """``rank_0_0`` → line, for every rank that says it loaded its AOT artifact (vLLM 0.11.1 on: each rank does)."""
-    found: dict[str, Fact] = {}
-    for fact in record.named("compile.cache_loaded"):
-        text = f"{fact.value} {fact.detail.get('path') or ''} {fact.evidence.text}"
-        for rank in re.findall(r"/(rank_\d+_\d+)/", text):
-            found.setdefault(rank, fact)
-    return found
-
-
-def _expected_ranks(profile: Profile, reference: StartRecord) -> set[str]:
-    """Ranks with an artifact of their own: from the lines and the cache that the reference start left."""
-    text = [
-        f"{f.value} {f.detail.get('path') or ''} {f.evidence.text}" for f in reference.named("compile.cache_written")
-    ]
-    ranks = set(loads(reference)) | {r for t in text for r in re.findall(r"/(rank_\d+_\d+)/", t)}
-    current = set(hashes(reference)["aot"])
-    for tree in reference.caches_after:
-        for path in tree.by_path():
-            place = compile_layout.classify(path, _kind(profile, tree))
-            if place.tier == "aot" and place.kept and (not current or place.key in current):
-                ranks.add(f"rank_{place.rank}_{place.dp}")
-    return ranks
-
-
-def _all_ranks_load(judging: common.Judging, profile: Profile, reference: StartRecord, start: StartRecord) -> None:
-    expected, loaded = _expected_ranks(profile, reference), loads(start)
-    wanted = profile.expect.artifacts.ranks
-    missing = sorted(expected - set(loaded), key=common.natural)
-    generic = start.named("compile.cache_loaded")
-    reused = reference.named("compile.cache_written", "compile.cache_loaded", "compile.range")
-    if loaded and (missing or (wanted is not None and len(loaded) < wanted)):
-        judging.failed(
-            f"{common.listed(missing) or f'{len(loaded)} of {wanted} ranks'}: no line says that an artifact was loaded",
-            f"a load line of {wanted or len(expected)} ranks",
-            [f"{r}: loaded" for r in loaded] + [f"{r}: no load line" for r in missing],
-            list(loaded.values()),
-            ("a deleted artifact gives no warning: that rank compiled again in silence; prime the cache again",),
-            "expect.artifacts.ranks" if wanted is not None else "reference",
-        )
-    elif not generic and reused and profile.expect.artifacts.recompiled == "none":
-        judging.failed(
-            "nothing says that a compiled artifact was loaded; the reference start saved or loaded one",
-            "a load line per rank",
-            ["no load line"],
-            [*start.named("compile.cache_dir", "compile.cache_written"), *reused],
-            ("an eager start, or a silent recompilation, looks like this",),
-            "reference",
-        )
-    elif not generic and not reused:
-        trees = [t for t in start.caches_before if _kind(profile, t) in COMPILE_KINDS and t.files]
-        if trees and not start.named("compile.cache_written", "compile.range"):
-            judging.not_exercised(
-                f"{trees[0].name} holds {len(trees[0].files)} files, and nothing shows that any was used",
-                "a line that an artifact was loaded",
-                [f"{t.name}: {len(t.files)} files" for t in trees],
-                [_tree_evidence(t) for t in trees],
-                ("compilation may be off (eager), or a log level above INFO hides its lines",),
-            )
-
-
-def _written(judging: common.Judging, profile: Profile, start: StartRecord, changes: list[Changes]) -> None:
-    lines = start.named("compile.cache_written", "compile.range")
-    wanted = profile.expect.artifacts
-    files = [(c, text) for c in changes for text in [*c.written, *(f"removed {p}" for p in c.removed)]]
-    lines = lines if wanted.recompiled == "none" else []
-    files = files if wanted.writes == "none" else []
-    if not lines and not files:
-        for change in changes:
-            if change.tree and change.tree.files and loads(start):
-                text = f"{len(change.tree.files)} files, none written by this start"
-                judging.saw(Evidence("cache", change.name, text, node=change.tree.node))
+def _tell(
+    judging: common.Judging, heading: str, findings: Sequence[LedgerFinding], source: str, more: tuple[str, ...] = ()
+) -> None:
+    """One failure per heading: the first finding says what, all of them say where."""
+    if not findings:
         return
-    what = f"{common.who(lines[0])} compiled or saved again" if lines else f"{len(files)} files were written or removed"
+    first = findings[0].summary.removeprefix("key hash changed: ")
+    rest = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     judging.failed(
-        f"written during a warm start: {what}",
-        "nothing compiled and nothing written",
-        [f"{common.who(f)}: {common.excerpt(str(f.value), 120)}" for f in lines[:4]] + [t for _, t in files[:4]],
-        [*lines, *(Evidence("cache", f"{c.name}", t, node=c.tree.node if c.tree else None) for c, t in files)],
-        (
-            "this start paid for compilation: look above for a refused or missing artifact; if there is none,"
-            " the engine does not reuse its own cache",
-        ),
-        "expect.artifacts.recompiled" if lines else "expect.artifacts.writes",
+        f"{heading}: {first}{rest}",
+        "; ".join(_unique(f.expected for f in findings)),
+        [*(findings[0].observed), *(text for f in findings[1:] for text in (f.summary, *f.observed[:2])), *more],
+        [e for f in findings for e in f.evidence],
+        _unique(h for f in findings for h in f.helps) or _WHY.get(heading, ()),
+        source,
     )
+
+
+_WHY = {
+    "written during a warm start": (
+        "this start paid for compilation: look for a refused or missing artifact; if there is none,"
+        " the engine does not reuse its own cache",
+    )
+}
+
+
+def _unique(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(texts))
+
+
+def _trees(judging: common.Judging, profile: Profile, start: StartRecord, book: Ledger, lines: bool) -> None:
+    """What the watched compile caches hold; files that nothing shows to be used are not a pass."""
+    kinds = {c.name: c.kind for c in profile.caches}
+    trees = [t for t in start.caches_before if kinds.get(t.name) in COMPILE_KINDS and t.files]
+    if lines:
+        judging.saw(*(_tree(t) for t in start.caches_after if kinds.get(t.name) in COMPILE_KINDS and t.files))
+    elif trees and not any(book.exercised.values()):
+        judging.not_exercised(
+            f"{trees[0].name} holds {len(trees[0].files)} files, and nothing shows that any was used",
+            "a line that an artifact was loaded",
+            [f"{t.name}: {len(t.files)} files" for t in trees],
+            [_tree(t) for t in trees],
+            ("compilation may be off (eager), or a log level above INFO hides its lines",),
+        )
+
+
+def _tree(tree: CacheTree) -> Evidence:
+    return Evidence("cache", tree.name, f"{len(tree.files)} files", node=tree.node)
+
+
+def _against_baseline(judging: common.Judging, start: StartRecord, baseline: Baseline | None) -> None:
+    """Files of the accepted caches that appeared, vanished or changed: told, not judged (a new prime changes all)."""
+    accepted = common.population(baseline, start)
+    if accepted is None or not accepted.caches:
+        return
+    for name, paths in zip(("new", "gone", "changed"), cache_changes(accepted, start), strict=True):
+        judging.numbers[f"artifacts {name} since the baseline"] = len(paths)
+        if paths:
+            judging.saw(Evidence("cache", "baseline", f"{name} since the baseline: {common.listed(paths, 4)}"))

@@ -2,211 +2,203 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
+from pytest_startup import ledger, ledger_log
 from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
+from pytest_startup.ledger import Ledger, LedgerFinding
+from pytest_startup.ledger_log import RankLog, TuningLog
 from pytest_startup.profile.model import ExpectAutotune, Profile
-from pytest_startup.record import Fact, StartRecord
+from pytest_startup.record import StartRecord
 
-FACTS = ("autotune.started", "autotune.ended", "autotune.loaded", "autotune.saved", "autotune.hit", "autotune.tuned")
-_NEW = re.compile(r"\((\d+) new\b")
-
-
-@dataclass
-class RankTuning:
-    """What one rank's lines say, in their order. ``loaded`` counts only before this rank tuned or saved anything."""
-
-    facts: list[Fact] = field(default_factory=list)
-    loaded: int | None = None
-    hits: list[str] = field(default_factory=list)
-    tuned: dict[str, str] = field(default_factory=dict)
-    records: int = 0
-    saved: int | None = None
-
-    @property
-    def used(self) -> bool:
-        return bool(self.hits or self.tuned or self.loaded or self.saved)
-
-    def text(self) -> str:
-        parts = [f"{'nothing' if self.loaded is None else self.loaded} loaded"]
-        parts += [f"{op} hit" for op in self.hits]
-        parts += [f"{op} tuned {state}".strip() for op, state in self.tuned.items()]
-        if self.saved:
-            parts.append(f"{self.saved} saved")
-        return "; ".join(parts)
+#: Findings about what the ranks did with their records: told as one, since one causes the other.
+USE = ("ranks-diverge", "tuned-again", "saved-again", "not-hit", "refused")
+#: Findings about a change since the start before.
+MOVED = ("key-hash-changed", "path-moved", "changed-between-starts")
 
 
 def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _baseline: Baseline | None) -> Verdict:
-    """Judges the tuning lines of each rank; on a warm restart against ``expect.autotune.hits``."""
+    """Judges the rank ledger's tier ``autotune``: cache files and the lines of each rank."""
     judging = common.Judging("autotune", "an autotune line of any rank in the log, or tuned records in a watched cache")
     wanted = profile.expect.autotune or ExpectAutotune()
-    ranks = tunings(start)
-    for name, tuning in ranks.items():
-        judging.saw(*tuning.facts)
-        if tuning.loaded is not None:
-            judging.numbers[f"{name} records loaded"] = tuning.loaded
     restart = common.restart_of(profile, start)
-    before = tunings(reference) if reference else {}
-    if not ranks:
-        if any(t.used for t in before.values()):
-            judging.failed(
-                "the reference start tuned or used tuned records, this start shows no autotune line at all",
-                "; ".join(f"{r}: {t.text()}" for r, t in before.items()),
-                ["no autotune line"],
-                [f for t in before.values() for f in t.facts],
-                ("another backend that needs no tuning may be in use, or autotuning was switched off",),
-                "reference",
-            )
-        return judging.verdict()
-    if not any(t.used for t in ranks.values()):
-        judging.not_exercised(
-            "the autotuner opened and closed and did nothing: no operator of this model uses tuned records",
-            _expected_text(wanted),
-            [f"{r}: {t.text()}" for r, t in ranks.items()],
-            [f for t in ranks.values() for f in t.facts],
-            source="expect.autotune",
-        )
-        return judging.verdict()
-    _enough_ranks(judging, wanted, before, ranks)
     warm = reference is not None and "autotune" not in common.wiped_kinds(profile, restart)
-    for name, tuning in ranks.items():
-        if warm and wanted.hits == "all":
-            _must_hit(judging, wanted, name, tuning, before.get(name), ranks)
-        elif wanted.records_per_rank is not None and (n := _records(tuning)) < wanted.records_per_rank:
-            _too_few(judging, wanted, name, tuning, n)
-        if wanted.hits == "none" and tuning.hits:
-            judging.failed(
-                f"{_on(name)} used records of a file, every start is expected to tune",
-                "nothing loaded and nothing hit",
-                [f"{name}: {tuning.text()}"],
-                tuning.facts,
-                source="expect.autotune.hits",
-            )
+    book = ledger.build(start, profile.expect.autotune, profile.expect.artifacts, reference, warm)
+    log = ledger_log.read(start, book.workers)
+    before = ledger_log.read(reference, book.workers) if reference else None
+    lines = [f for r in log.ranks.values() for f in r.facts] + list(log.stray)
+    findings = book.of("autotune")
+    judging.saw(*lines)
+    for row in book.tier("autotune"):
+        if row.own is not None or row.loaded is not None:
+            judging.numbers[f"{row.rank} records"] = row.loaded if row.loaded is not None else row.own or 0
+    if not lines and not findings:
+        _silent(judging, before)
+        return judging.verdict()
+    unused = [f for f in findings if f.kind == "never-used"]
+    if not log.any and not any(r.refused for r in log.ranks.values()):
+        _not_exercised(judging, wanted, log, unused)
+    change = common.changed_on_purpose(restart)
+    use = [f for f in findings if f.kind in USE and wanted.hits == "all"]
+    rest = [f for f in findings if f.kind not in (*USE, "never-used")]
+    if use and not unused:
+        _use(judging, profile, book, log, use)
+    for finding in rest:
+        if not (change and finding.kind == "key-hash-changed"):
+            _one(judging, finding)
+    _by_log_alone(judging, wanted, book, log, warm, told={f.rank for f in (*use, *rest)})
+    if wanted.hits == "none" and any(r.hit for r in log.ranks.values()):
+        judging.failed(
+            "records of a file were used, every start is expected to tune",
+            "nothing loaded and nothing hit",
+            told_of(log),
+            [f for r in log.ranks.values() for f in r.hit.values()],
+            source="expect.autotune.hits",
+        )
     return judging.verdict()
 
 
-def _on(rank: str) -> str:
-    return "the engine" if rank == "engine" else f"rank {rank}"
+def records_loaded(record: StartRecord) -> dict[str, int]:
+    """Rank → records that it loaded before it tuned anything; ranks that loaded none are left out."""
+    book = ledger.build(record)
+    return {name: r.loaded for name, r in ledger_log.read(record, book.workers).ranks.items() if r.loaded}
 
 
-def operator(fact: Fact) -> str:
-    """``gemm1`` of ``trtllm::fused_moe::gemm1``: value, detail or the text names it."""
-    named = common.member(fact, "op") or common.member(fact, "kind")
-    if named is None and isinstance(fact.value, str):
-        named = fact.value
-    if not isinstance(named, str):
-        found = re.search(r"\b\w+(?:::\w+)+", fact.evidence.text)
-        named = found[0] if found else "an operator"
-    return named.rpartition("::")[2]
+def told_of(log: TuningLog) -> list[str]:
+    """``TP0: 42 loaded; gemm1 hit`` for every rank, then the lines that no rank can be named for."""
+    out = [f"{name}: {r.text()}" for name, r in log.ranks.items()]
+    return out + [f"no rank named: {common.excerpt(f.evidence.text)}" for f in log.stray[:2]]
 
 
-def tunings(record: StartRecord) -> dict[str, RankTuning]:
-    """Per rank what its autotune lines say. ``autotune.loaded`` after tuning or saving is a reload, not a hit."""
-    ranks: dict[str, RankTuning] = {}
-    for name, facts in common.by_rank(record.named(*FACTS)).items():
-        ordered = sorted(facts, key=lambda f: (f.evidence.where, f.evidence.line or 0))  # bars are told late
-        tuning = ranks.setdefault(name, RankTuning(ordered))
-        for fact in ordered:
-            _take(tuning, fact)
-    return ranks
+def _rank(name: str, book: Ledger) -> str:
+    """An engine of one rank needs no rank's name."""
+    return f"rank {name}" if len(book.workers) > 1 else "the engine"
 
 
-def _take(tuning: RankTuning, fact: Fact) -> None:
-    count = common.number(fact.value)
-    if fact.name == "autotune.loaded" and count is not None and not tuning.tuned and tuning.saved is None:
-        tuning.loaded = max(int(count), tuning.loaded or 0)
-    elif fact.name == "autotune.hit":
-        op = operator(fact)
-        if op not in tuning.hits:
-            tuning.hits.append(op)
-    elif fact.name == "autotune.tuned":
-        done, total = common.number(common.member(fact, "done")), common.number(common.member(fact, "total"))
-        tuning.tuned[operator(fact)] = f"{done:.0f}/{total:.0f}" if done is not None and total is not None else ""
-        tuning.records += int(done or 0)
-    elif fact.name == "autotune.saved" and count is not None:
-        new = common.number(common.member(fact, "new"))
-        said = _NEW.search(fact.evidence.text)
-        fresh = int(new) if new is not None else int(said[1]) if said else int(count)
-        if fresh:
-            tuning.saved = int(count)
+def _own(wanted: ExpectAutotune, book: Ledger) -> str:
+    """``its own 42 records``, with the number where it is expected or known from the ranks themselves."""
+    known = wanted.records_per_rank or max((r.own or 0 for r in book.tier("autotune")), default=0)
+    return f"its own {known} records" if known else "its own records"
 
 
-def _records(tuning: RankTuning) -> int:
-    """Records that a rank came to have, loaded, saved or tuned."""
-    return max(tuning.loaded or 0, tuning.saved or 0, tuning.records)
+def _expected(wanted: ExpectAutotune) -> str:
+    count = wanted.records_per_rank
+    return f"{f'{count} own records' if count else 'own records'} per rank, every op hit, nothing tuned"
 
 
-def _expected_text(wanted: ExpectAutotune, before: RankTuning | None = None) -> str:
-    count = wanted.records_per_rank or (_records(before) if before else None)
-    own = f"{count} own records per rank" if count else "own records on every rank"
-    return f"{own}, every op hit, nothing tuned"
+def _unique(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(texts))
 
 
-def _enough_ranks(
-    judging: common.Judging, wanted: ExpectAutotune, before: dict[str, RankTuning], ranks: dict[str, RankTuning]
+def _silent(judging: common.Judging, before: TuningLog | None) -> None:
+    if before is None or not before.any:
+        return
+    judging.failed(
+        "the reference start tuned or used tuned records, this start shows no autotune line at all",
+        "; ".join(told_of(before)),
+        ["no autotune line"],
+        [f for r in before.ranks.values() for f in r.facts],
+        ("another backend that needs no tuning may be in use, or autotuning was switched off",),
+        "reference",
+    )
+
+
+def _not_exercised(
+    judging: common.Judging, wanted: ExpectAutotune, log: TuningLog, unused: Sequence[LedgerFinding]
 ) -> None:
-    silent = sorted(set(before) - set(ranks), key=common.natural)
-    if silent or (wanted.ranks is not None and len(ranks) < wanted.ranks):
-        missing = common.listed(silent) if silent else f"{(wanted.ranks or 0) - len(ranks)} of {wanted.ranks} ranks"
-        judging.failed(
-            f"no autotune line of {missing}",
-            f"{wanted.ranks or len(before)} ranks with records of their own",
-            [f"{r}: {t.text()}" for r, t in ranks.items()],
-            [t.facts[0] for t in ranks.values()],
-            ("every rank prints its own lines: a silent rank did not take part",),
-            "expect.autotune.ranks" if not silent else "reference",
+    if unused:
+        first = unused[0]
+        judging.not_exercised(first.summary, first.expected, first.observed, first.evidence, first.helps)
+    elif any(r.started for r in log.ranks.values()):
+        judging.not_exercised(
+            "the autotuner opened and closed and did nothing: no operator of this model uses tuned records",
+            _expected(wanted),
+            told_of(log),
+            [f for r in log.ranks.values() for f in r.facts],
+            ("waive the check for such a model and backend, with this as the reason",),
+            "expect.autotune",
         )
 
 
-def _must_hit(
+def _use(
+    judging: common.Judging, profile: Profile, book: Ledger, log: TuningLog, findings: Sequence[LedgerFinding]
+) -> None:
+    """One finding for all that the ranks did wrong: who tuned, missed or refused, and what every rank showed."""
+    wanted = profile.expect.autotune or ExpectAutotune()
+
+    def named(kinds: tuple[str, ...]) -> list[str]:
+        return [f.rank for f in findings if f.kind in kinds and f.rank]
+
+    tuned, refused = named(("tuned-again", "saved-again")), named(("refused",))
+    missed = [f for f in findings if f.kind == "not-hit" and f.rank not in (*tuned, *refused)]
+    said = []
+    if tuned:
+        who = " and ".join(tuned) if len(book.workers) > 1 else ""
+        said.append(f"rank{'s' if len(tuned) > 1 else ''} {who} tuned again" if who else "the engine tuned again")
+    if refused:
+        said.append(f"{_rank(refused[0], book)} refused its records: another environment wrote them")
+    said += [f.summary for f in missed[:2]]
+    if not said:
+        said = [findings[0].summary]
+    judging.failed(
+        f"{'; '.join(said)}; every rank must use {_own(wanted, book)}",
+        _expected(wanted),
+        [*told_of(log), *_files(book)],
+        [e for f in findings for e in f.evidence],
+        _unique(h for f in findings for h in f.helps),
+        "expect.autotune",
+    )
+
+
+def _files(book: Ledger) -> list[str]:
+    """What the cache held for each rank before the start, where that was watched and the keys tell."""
+    rows = [r for r in book.tier("autotune") if r.own is not None]
+    return [f"cache: {r.own} own records of {r.rank}" for r in rows]
+
+
+def _one(judging: common.Judging, finding: LedgerFinding) -> None:
+    source = "reference" if finding.kind in MOVED else "expect.autotune"
+    judging.failed(finding.summary, finding.expected, finding.observed, finding.evidence, finding.helps, source)
+
+
+def _by_log_alone(
     judging: common.Judging,
     wanted: ExpectAutotune,
-    name: str,
-    tuning: RankTuning,
-    before: RankTuning | None,
-    ranks: dict[str, RankTuning],
+    book: Ledger,
+    log: TuningLog,
+    warm: bool,
+    told: set[str | None],
 ) -> None:
-    observed = [f"{r}: {t.text()}" for r, t in ranks.items()]
-    source = "expect.autotune"
-    if tuning.tuned or tuning.saved:
-        lines = [f for f in tuning.facts if f.name in ("autotune.tuned", "autotune.saved")]
-        judging.failed(
-            f"{_on(name)} tuned again; every rank must use its own records",
-            _expected_text(wanted, before),
-            observed,
-            lines or tuning.facts,
-            (
-                "prime the cache once per rank, or use a release that keeps records per rank;"
-                " raising the KV budget or a timeout does not help",
-            ),
-            source,
-        )
-        return
-    least = wanted.records_per_rank or 1
-    if (tuning.loaded or 0) < least:
-        _too_few(judging, wanted, name, tuning, tuning.loaded or 0)
-    ops = {op.rpartition("::")[2] for op in wanted.ops} | (set(before.hits) | set(before.tuned) if before else set())
-    missed = sorted(ops - set(tuning.hits))
-    if missed or not tuning.hits:
-        judging.failed(
-            f"{_on(name)} loaded records and hit none for {common.listed(missed) or 'any operator'}",
-            _expected_text(wanted, before),
-            observed,
-            tuning.facts,
-            ("records under other keys (backend, shape, rank, library version) are never used, and say nothing",),
-            source,
-        )
+    """Numbers that the lines of each rank give where no cache is watched, and ranks that say nothing at all."""
+    watched = {r.rank for r in book.tier("autotune") if r.found is not None}
+    for name, rank in log.ranks.items():
+        if name in told or not log.any:
+            continue
+        if not rank.facts and (wanted.ranks is not None or len(book.workers) > 1):
+            judging.failed(
+                f"no autotune line of {_rank(name, book)}",
+                f"{wanted.ranks or len(book.workers)} ranks with {_own(wanted, book)[4:]}",
+                told_of(log),
+                [r.facts[0] for r in log.ranks.values() if r.facts],
+                ("every rank prints its own lines: a silent rank did not take part",),
+                "expect.autotune.ranks",
+            )
+        least = wanted.records_per_rank
+        have = rank.loaded or 0 if warm and wanted.hits == "all" else _came_to(rank)
+        if least is not None and rank.facts and have < least and name not in watched and not log.stray:
+            judging.failed(
+                f"{_rank(name, book)} has {have} records, {least} are expected",
+                _expected(wanted),
+                told_of(log),
+                rank.facts,
+                ("prime the cache with one complete start of this very engine, backend and rank layout",),
+                "expect.autotune.records_per_rank",
+            )
 
 
-def _too_few(judging: common.Judging, wanted: ExpectAutotune, name: str, tuning: RankTuning, count: int) -> None:
-    judging.failed(
-        f"{_on(name)} has {count} records, {wanted.records_per_rank or 'at least one'} are expected",
-        _expected_text(wanted),
-        [f"{name}: {tuning.text()}"],
-        tuning.facts,
-        ("prime the cache with one complete start of this very engine, backend and rank layout",),
-        "expect.autotune.records_per_rank",
-    )
+def _came_to(rank: RankLog) -> int:
+    """Records that a rank came to have in this start: loaded, saved, or tuned (one per profile of its bars)."""
+    tuned = sum(ledger_log.count(ledger_log.member(f, "done")) or 0 for f in rank.tuned.values())
+    return max(rank.loaded or 0, rank.saved or 0, tuned)

@@ -52,7 +52,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
 
 def of_role(record: StartRecord, key: str) -> list[Fact]:
     """Statements of one key of ``expect.backend``."""
-    facts = [f for f in record.named(NAMES[key]) if isinstance(f.value, str)]
+    facts = [f for f in record.named(NAMES[key]) if isinstance(f.value, str) and not f.detail.get("requested")]
     if key == "drafter":
         return [f for f in facts if f.detail.get("role") == "drafter"]
     return [f for f in facts if f.detail.get("role", "model") == "model"] if key == "attention" else facts

@@ -96,13 +96,15 @@ class Judging:
                 return Verdict(self.check, outcome, findings, evidence, self.numbers, waivable)
         if evidence:
             return Verdict(self.check, Outcome.PASSED, (), evidence, self.numbers)
-        nothing = Finding(f"nothing shows it: {self.unseen}", "evidence", (f"not seen: {self.unseen}",))
+        where = ("not seen in log, endpoints, caches or workload",)
+        nothing = Finding(f"nothing to judge by: {self.unseen}", "evidence", where)
         return Verdict(self.check, Outcome.NOT_OBSERVABLE, (nothing,), (), self.numbers)
 
 
 def who(fact: Fact) -> str:
     """The rank, else the engine, else the node that speaks; ``engine`` where the evidence names none."""
-    return fact.rank or fact.engine or fact.node or "engine"
+    engine = f"engine {fact.engine}" if fact.engine and fact.engine.isdigit() else fact.engine
+    return fact.rank or engine or fact.node or "engine"
 
 
 def on(fact: Fact) -> str:

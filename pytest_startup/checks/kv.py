@@ -35,9 +35,13 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
 
 
 def capacities(record: StartRecord) -> list[Fact]:
-    """Statements of the target model's capacity; a drafter's own pool is not it."""
+    """Statements of the target model's capacity; a drafter's own pool is not it.
+
+    A capacity that is only derived (blocks × block size, summed over engines) counts where nothing else states one.
+    """
     facts = [f for f in record.named("kv.tokens") if common.number(f.value) is not None]
-    return [f for f in facts if f.detail.get("role", "model") != "drafter"]
+    facts = [f for f in facts if f.detail.get("role", "model") != "drafter"]
+    return [f for f in facts if not f.detail.get("derived")] or facts
 
 
 def _tokens(fact: Fact) -> float:

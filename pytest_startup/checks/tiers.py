@@ -72,8 +72,9 @@ def demand(profile: Profile, start: StartRecord | None, tier: Tier) -> tuple[flo
 
 
 def _total(record: StartRecord, name: str) -> tuple[float | None, list[Fact]]:
-    """Sum over engines; None if no engine gives the counter."""
-    facts = [f for f in record.named(name) if common.number(f.value) is not None]
+    """Sum over engines, None if none gives the counter. What the workload added goes before totals since launch."""
+    facts = [f for f in record.named(name) if common.number(f.value) is not None and f.evidence.source != "log"]
+    facts = [f for f in facts if f.evidence.source == "workload"] or facts
     return (sum(common.number(f.value) or 0.0 for f in facts) if facts else None), facts
 
 

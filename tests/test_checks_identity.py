@@ -1,0 +1,205 @@
+"""The identity check: versions as strings, arguments, image, files, host and GPUs, and a process that is a new one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, fact, profile, record, reference, says
+
+from pytest_startup.baseline import Baseline
+from pytest_startup.checks.identity import check, same_version
+from pytest_startup.profile.model import Change, ContainerFile, ContainerLaunch, Engine, Host, Launch, Profile, Restart
+from pytest_startup.record import Fact
+
+ID, OTHER_ID = "sha256:" + "1" * 64, "sha256:" + "2" * 64
+
+
+def version(text: str, source: str = "log") -> Fact:
+    return fact("engine.version", text, source=source)
+
+
+@pytest.mark.parametrize(
+    ("pinned", "said", "same"),
+    [
+        ("0.31.0", "0.31.0", True),
+        ("0.31.0", "v0.31.0", True),
+        ("0.31.0", "0.31.0+cpu", True),
+        ("0.31.0+cpu", "0.31.0", False),
+        ("0.31.0+cpu", "0.31.0+cu130", False),
+        ("0.31.0", "0.31.0rc1", False),
+        ("0.31.0", "0.31.0.dev3+g1234567", False),
+        ("0.29.1rc1.dev449+geb8798058", "0.29.1rc1.dev449+geb8798058", True),
+        ("0.29.1rc1.dev449+geb8798058", "0.29.1rc1.dev449+geb8798059", False),
+        ("0.29.1rc1.dev449", "0.29.1rc1.dev449+geb8798058", False),
+        ("0.31", "0.31.0", False),
+    ],
+)
+def test_versions(pinned: str, said: str, same: bool) -> None:
+    assert same_version(pinned, said) is same
+
+
+PINNED = Engine("vllm", "org/model", version="0.31.0")
+
+CASES: dict[str, tuple[Profile, tuple[Fact, ...], object, tuple[str, ...]]] = {
+    "the pinned version, said twice": (
+        profile(engine=PINNED),
+        (version("v0.31.0"), version("0.31.0+cpu", "endpoint")),
+        PASSED,
+        (),
+    ),
+    "another version": (
+        profile(engine=PINNED),
+        (version("0.32.0"),),
+        FAILED,
+        ("engine 0.32.0 runs, 0.31.0 is pinned", "from engine.version"),
+    ),
+    "log and endpoint differ": (
+        profile(),
+        (version("0.31.0"), version("0.32.0", "endpoint")),
+        FAILED,
+        ("the engine gives two versions: 0.31.0 and 0.32.0", "0.32.0 (endpoint)"),
+    ),
+    "version pinned and never said": (
+        profile(engine=PINNED),
+        (fact("engine.model", "org/model"),),
+        NOT_OBSERVABLE,
+        ("the engine never said its version, 0.31.0 is pinned", "engine.model org/model"),
+    ),
+    "another model": (
+        profile(),
+        (fact("engine.model", "org/other"),),
+        FAILED,
+        ("the engine serves org/other, org/model is pinned",),
+    ),
+    "the served name is the model too": (
+        profile(engine=Engine("vllm", "/models/x/", served_name="x")),
+        (fact("engine.model", "/models/x"), fact("engine.model", "x", source="endpoint")),
+        PASSED,
+        (),
+    ),
+    "another revision": (
+        profile(engine=Engine("vllm", "org/model", revision="abc")),
+        (fact("engine.revision", "def"),),
+        FAILED,
+        ("model revision def is in force, abc is pinned",),
+    ),
+    "a revision that nothing shows": (
+        profile(engine=Engine("vllm", "org/model", revision="abc")),
+        (version("0.31.0"), fact("engine.revision", "None")),
+        NOT_OBSERVABLE,
+        ("nothing shows the model's revision, abc is pinned",),
+    ),
+    "a pinned argument was dropped": (
+        profile(engine=Engine("vllm", "org/model", args=("--tensor-parallel-size", "2"))),
+        (fact("process.argv", ["vllm", "serve", "org/model", "--tensor-parallel-size", "1"], source="process"),),
+        FAILED,
+        ("the pinned argument 2 is not in the command line of the running engine", "a wrapper script"),
+    ),
+    "pinned arguments in order": (
+        profile(engine=Engine("vllm", "org/model", args=("--enforce-eager",))),
+        (fact("process.argv", ["vllm", "serve", "--port", "1", "--enforce-eager"], source="process"),),
+        PASSED,
+        (),
+    ),
+    "page size": (
+        profile(host=Host(page_size=4096)),
+        (fact("host.page_size", 65536, source="host"),),
+        FAILED,
+        ("host.page_size is 65536, 4096 is pinned", "from host.page_size"),
+    ),
+    "driver by pattern": (
+        profile(host=Host(driver="580.*", gpu="H200")),
+        (fact("gpu.driver", "580.65", source="gpu"), fact("gpu.name", "NVIDIA H200", source="gpu")),
+        PASSED,
+        (),
+    ),
+    "driver pinned and unseen": (
+        profile(host=Host(driver="580.*")),
+        (version("0.31.0"),),
+        NOT_OBSERVABLE,
+        ("gpu.driver is pinned to 580.* and was not seen",),
+    ),
+    "number of GPUs": (
+        profile(host=Host(gpu_count=2)),
+        (fact("gpu.uuid", "GPU-1", source="gpu"),),
+        FAILED,
+        ("1 GPUs are in use, 2 are pinned",),
+    ),
+    "nothing pinned and nothing seen": (profile(), (), NOT_OBSERVABLE, ("version, model, arguments",)),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_start(case: tuple[Profile, tuple[Fact, ...], object, tuple[str, ...]]) -> None:
+    pinned, facts, outcome, words = case
+    says(check(pinned, None, record(*facts), None), outcome, *words)  # type: ignore[arg-type]
+
+
+def in_container(*files: ContainerFile) -> Profile:
+    return profile(launch=Launch(container=ContainerLaunch(ID, files=files)))
+
+
+def test_image() -> None:
+    says(check(in_container(), None, record(fact("container.image", ID, source="container")), None), PASSED)
+    by_digest = fact("container.image", OTHER_ID, source="container", digests=[f"vllm/vllm-openai@{ID}"])
+    says(check(in_container(), None, record(by_digest), None), PASSED)
+    other = record(fact("container.image", OTHER_ID, source="container"))
+    says(check(in_container(), None, other, None), FAILED, f"the container runs image {OTHER_ID}", "a tag was moved")
+    says(check(in_container(), None, record(version("1")), None), NOT_OBSERVABLE, "nothing shows the image")
+
+
+def test_files() -> None:
+    patch = in_container(ContainerFile(Path("/p/a.py"), "/usr/a.py", "ab" * 32))
+    image = fact("container.image", ID, source="container")
+    good = fact("file.sha256", "ab" * 32, source="container", path="/usr/a.py")
+    bad = fact("file.sha256", "cd" * 32, source="container", path="/usr/a.py", node="worker")
+    says(check(patch, None, record(image, good), None), PASSED)
+    says(check(patch, None, record(image, bad), None), FAILED, "/usr/a.py is not the pinned file", "worker: sha256 cd")
+    says(check(patch, None, record(image), None), NOT_OBSERVABLE, "nothing shows the hash of /usr/a.py")
+
+
+@pytest.mark.parametrize("name", ["gpu.driver", "gpu.uuid", "host.page_size", "container.image", "system.fingerprint"])
+def test_changed_since_the_reference(name: str) -> None:
+    verdict = check(profile(), reference(fact(name, "a")), record(fact(name, "b")), None)
+    says(verdict, FAILED, f"{name} changed since the reference start", "from reference")
+    says(check(profile(), reference(fact(name, "a")), record(fact(name, "a")), None), PASSED)
+
+
+def test_other_arguments_than_the_reference() -> None:
+    first = reference(version("1"), argv=("vllm", "--port", "1", "--a"))
+    says(check(profile(), first, record(version("1"), argv=("vllm", "--port", "2", "--a")), None), PASSED)
+    other = record(version("1"), argv=("vllm", "--port=3", "--a", "--enforce-eager"))
+    says(check(profile(), first, other, None), FAILED, "launched with other arguments", "--enforce-eager")
+    changed = profile(restarts=(Restart("restart-1", "process", change=Change(args=("--enforce-eager",))),))
+    says(check(changed, first, other, None), PASSED)
+
+
+def test_a_process_that_was_not_restarted() -> None:
+    same, new = (fact("process.pid", pid, source="process") for pid in (4711, 4712))
+    verdict = check(profile(), reference(same), record(same), None)
+    says(verdict, FAILED, "process 4711 is still the one of the reference start: nothing was restarted")
+    says(check(profile(), reference(same), record(new, version("1")), None), PASSED)
+
+
+def test_a_baseline_of_another_engine_is_refused_with_the_reason() -> None:
+    accepted = Baseline("p", {"engine.version": "0.30.0", "gpu.name": ["NVIDIA H200"]})
+    verdict = check(profile(), None, record(version("0.31.0")), accepted)
+    says(
+        verdict,
+        FAILED,
+        "the baseline was accepted for something else",
+        "engine.version: accepted for 0.30.0, this start has 0.31.0",
+        "gpu.name: accepted for NVIDIA H200, not seen on this start",
+        "from baseline",
+    )
+    same = record(version("0.30.0"), fact("gpu.name", "NVIDIA H200", source="gpu"))
+    says(check(profile(), None, same, accepted), PASSED)
+
+
+def test_revision_among_the_arguments_counts() -> None:
+    pinned = profile(engine=Engine("vllm", "org/model", revision="abc"))
+    start = record(version("1"))
+    says(check(pinned, None, replace(start, argv=("vllm", "--revision", "abc")), None), PASSED)
+    says(check(pinned, None, replace(start, argv=("vllm", "--revision=xyz")), None), FAILED, "revision xyz is in force")
