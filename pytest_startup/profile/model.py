@@ -256,14 +256,15 @@ class ExpectMemory:
 class ExpectThroughput:
     """The fixed workload: ``requests`` per batch at each concurrency, ``output_tokens`` each, ``repeats`` batches.
 
-    ``tolerance`` is the allowed drop as a fraction; ``min_tokens_per_second`` maps concurrency → absolute floor.
+    ``tolerance`` is the allowed drop as a fraction; ``min_tokens_per_second`` maps concurrency → absolute floor. Seven
+    repeats are the fewest with which one disturbed batch does not spoil the comparison (see ``workload.statistics``).
     """
 
     concurrency: tuple[int, ...]
     output_tokens: int = 64
     prompt_tokens: int = 64
     requests: int | None = None
-    repeats: int = 5
+    repeats: int = 7
     warmup: int = 1
     tolerance: float = 0.05
     seed: int = 0
