@@ -154,7 +154,7 @@ def holder(path: Path) -> str:
         owner, since, pid = str(note["owner"]), str(note["since"]), int(note["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         owner, since, pid = "somebody", "", 0
-    living = [p for p in (pid, *pids) if p and os.path.exists(f"/proc/{p}")]
+    living = [p for p in (pid, *pids) if p and os.path.exists(f"/proc/{p}")] or _inheritors(path)
     who = f" (pid {living[0]}: {command_line(living[0])})" if living else f" (pid {pid}, which has died)" if pid else ""
     return f"{owner}{who}{f' since {since}' if since else ''}"
 
@@ -168,6 +168,18 @@ def _kernel_holders(path: Path) -> list[int]:
         return []
     place = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}:{seen.st_ino}"
     return [int(row[4]) for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5] == place and int(row[4]) > 0]
+
+
+def _inheritors(path: Path) -> list[int]:
+    """Who has the lock file open after its taker has died: the process that is still ending the engine."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):
+            if any(os.readlink(f"/proc/{name}/fd/{h}") == str(path) for h in os.listdir(f"/proc/{name}/fd")):
+                found.append(int(name))
+    return found
 
 
 def is_free(kind: str, name: str) -> bool:
