@@ -61,7 +61,7 @@ def _row(case: Case, before: Sequence[CacheFile], after: Sequence[CacheFile], ho
     log = case.log.ranks[worker.name]
     found = hold(worker, case.workers, used_files(before, case.log))
     now = hold(worker, case.workers, used_files(after, case.log))
-    knows_rank = bool(found.own or now.own)
+    knows_rank = any(r.ranks or f.file.place.owner for f in (*before, *after) for r in f.file.records)
     old = {(f.cache, f.file.path, r.key): r.tactic for f, r in (*found.own, *found.free)}
     new = [1 for f, r in (*now.own, *now.free) if old.get((f.cache, f.file.path, r.key), _NOTHING) != r.tactic]
     return Row(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import inspect
 import os
 import subprocess
 import sys
@@ -90,7 +91,7 @@ def tune(out: str, ranks: int, rank: int, store: str, seed: int) -> None:
     if store == "v2":
         from flashinfer.autotune_cache import autotune_v2
 
-        names = autotune_v2.__code__.co_varnames
+        names = inspect.signature(autotune_v2).parameters
         context = autotune_v2(**{"cache_root" if "cache_root" in names else "root": out})
     else:
         context = tuner_module.autotune(True, cache=out)
