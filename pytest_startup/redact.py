@@ -20,6 +20,10 @@ SHORTEST = 4
 #: A line longer than this is passed on in pieces; no token by form is longer than what is held back.
 _LONGEST_LINE = 1 << 16
 _HELD = 1 << 12
+#: No name, with what stands between it and its value, is longer.
+_NAME_LENGTH = 128
+#: What looks like one secret over more than this is not held any longer, but left out.
+_LONGEST_SECRET = 1 << 20
 
 _LEFT = r"(?<![A-Za-z0-9])"
 _TOKENS = re.compile(
@@ -33,37 +37,27 @@ _AUTHORIZATION = re.compile(
     r"""(?i)authorization["']?\s*[:=,]\s*["']?(?:(?:bearer|basic|token|digest)\s+)?(?P<bare>[^\s,;"'\])}]+)"""
 )
 _BEARER = re.compile(r"(?i)" + _LEFT + r"bearer\s+(?P<bare>(?=[A-Za-z._~+/=-]*[0-9])[A-Za-z0-9._~+/=-]{8,})")
+#: From a telling word to the value of its name. The first character is a plain class, so that the search can skip.
 _NAMED = re.compile(
-    r"(?i)(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z0-9_.-]{0,64}?(?:secret|token|key|passw|passphrase|credential)[A-Za-z0-9_-]{0,24})"
-    r"""(?:["']?\s{0,4}[:=]\s{0,4}[\[({]?|["'],\s{0,4}|\s{1,4})""" + _VALUE
+    r"[sStTkKpPcC](?i:(?:(?<=s)ecret|(?<=t)oken|(?<=k)ey|(?<=p)assw|(?<=p)assphrase|(?<=c)redential)[a-z0-9_-]{0,24})"
+    r"""(?P<between>["']?\s{0,4}[:=]\s{0,4}[\[({]?|["'],\s{0,4}|\s{1,4})""" + _VALUE
 )
+_NAME_BEFORE = re.compile(r"[A-Za-z0-9_.-]{0,64}\Z")
 _URL_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]{1,15}://[^\s/:@]{1,64}:(?P<bare>[^\s/@]{1,256})@")
-#: Without one of these (in lower case) there is nothing to find in a text. Plain search: most of a log is passed so.
-_SUSPECT = (
-    *("secret", "token", "key", "passw", "passphrase", "credential", "bearer", "authorization", "hf_", "sk-", "rk-"),
-    *("pk-", "nvapi-", "glpat", "xox", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat", "akia", "eyj", "://"),
+#: Without one of its words (in lower case) in a text, a pattern has nothing to find there. Plain search is far faster.
+_BY_FORM = (
+    (_TOKENS, ("hf_", "sk-", "rk-", "pk-", "nvapi-", "glpat", "xox", "github_pat", "akia", "eyj")),
+    (_TOKENS, ("ghp_", "gho_", "ghu_", "ghs_", "ghr_")),
+    (_AUTHORIZATION, ("authorization",)),
+    (_BEARER, ("bearer",)),
+    (_URL_PASSWORD, ("://",)),
 )
+_NAME_WORDS = ("secret", "token", "key", "passw", "passphrase", "credential")
 _ALWAYS = frozenset({"secret", "secrets", "password", "passwords", "passwd", "passphrase", "credential", "credentials"})
 _PLAIN_TOKENS = frozenset(
-    {
-        "eos",
-        "bos",
-        "pad",
-        "unk",
-        "sep",
-        "cls",
-        "mask",
-        "image",
-        "video",
-        "audio",
-        "vision",
-        "next",
-        "stop",
-        "per",
-        "first",
-    }
-    | {"last", "output", "input", "prompt", "special", "start", "end", "decoder", "draft", "think", "thinking", "max"}
-    | {"min", "num", "placeholder", "bonus", "sampled", "generated", "real", "completion", "stop", "tool", "control"}
+    {"eos", "bos", "pad", "unk", "sep", "cls", "mask", "image", "video", "audio", "vision", "next", "stop", "per"}
+    | {"first", "last", "output", "input", "prompt", "special", "start", "end", "decoder", "draft", "think", "max"}
+    | {"min", "num", "placeholder", "bonus", "sampled", "generated", "real", "completion", "tool", "control"}
 )
 _PLAIN_KEYS = frozenset(
     {"cache", "hash", "sort", "dict", "state", "layer", "config", "metric", "group", "record", "match"}
@@ -148,10 +142,10 @@ class Redactor:
         """Where secrets stand, sorted, not overlapping."""
         found = [m.span() for m in known.finditer(text)] if known else []
         lower = text.lower()
-        if any(word in lower for word in _SUSPECT):
-            found += [m.span() for m in _TOKENS.finditer(text)]
-            for pattern in (_AUTHORIZATION, _BEARER, _URL_PASSWORD):
-                found += [m.span("bare") for m in pattern.finditer(text)]
+        for pattern, words in _BY_FORM:
+            if any(word in lower for word in words):
+                found += [m.span("bare" if "bare" in pattern.groupindex else 0) for m in pattern.finditer(text)]
+        if any(word in lower for word in _NAME_WORDS):
             found += _named_spans(text)
         merged: list[tuple[int, int]] = []
         for start, end in sorted(s for s in found if s[0] < s[1]):
@@ -175,9 +169,12 @@ class RedactedStream:
         cut = self._pending.rfind("\n") + 1
         if not cut and len(self._pending) > _LONGEST_LINE:
             cut = len(self._pending) - max(_HELD, self._redactor.longest)
-            for start, end in self._redactor._spans(self._pending, self._redactor._known_bytes):
-                if start < cut < end:
-                    cut = start or cut
+            for start, end in reversed(self._redactor._spans(self._pending, self._redactor._known_bytes)):
+                if start - _NAME_LENGTH < cut < end:  # the name before a value must stay with it
+                    cut = max(0, start - _NAME_LENGTH)
+            if not cut and len(self._pending) > _LONGEST_SECRET:
+                self._pending = ""
+                return MASK.encode()
         ready, self._pending = self._pending[:cut], self._pending[cut:]
         return self._clean(ready)
 
@@ -212,10 +209,10 @@ def _alternatives(forms: Iterable[str]) -> re.Pattern[str] | None:
 def _named_spans(text: str) -> list[tuple[int, int]]:
     out = []
     for found in _NAMED.finditer(text):
-        name = found["name"]
-        between = text[found.end("name") : found.start(found.lastgroup or "name")]
+        before = _NAME_BEFORE.search(text, max(0, found.start() - 64), found.start())
+        name = text[before.start() if before else found.start() : found.start("between")]
         option = name.startswith("-")
-        if not names_secret(name.lstrip("-")) or (not option and not re.search("[:=]", between)):
+        if not names_secret(name.lstrip("-")) or (not option and not re.search("[:=]", found["between"])):
             continue
         group = next(g for g in ("dq", "sq", "bare") if found[g] is not None)
         value = found[group]
