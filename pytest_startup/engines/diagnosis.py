@@ -18,7 +18,7 @@ from pytest_startup.engines.phase_book import PhaseBook
 from pytest_startup.engines.phases import OpenerTable, order
 from pytest_startup.engines.reuse import CompileReuse
 from pytest_startup.engines.rules import evidence
-from pytest_startup.engines.tracebacks import OPENING, Chain, TracebackReader, speaker
+from pytest_startup.engines.tracebacks import OPENING, Chain, TracebackReader, raised_alone, speaker
 from pytest_startup.record import Evidence, Fact, Failure
 
 _OPENERS = OpenerTable()
@@ -45,6 +45,7 @@ _IGNORED_OPENERS = ("Exception ignored in", "--- Logging error ---")
 _MILD_OPENERS = ("Exception in thread", "Exception in ASGI application", "Task exception was never retrieved")
 _COMPILERS = ("/_inductor/", "/_dynamo/", "/compilation/")
 _GIVEN_UP = "Engine core initialization failed"
+_ENGINE_FILES = ("vllm", "sglang", "torch", "/ray/", "uvicorn", "transformers", "huggingface_hub", "multiprocessing")
 _LOST = ("killed", "crashed", "process-died")
 _BRACKET = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d")
 
@@ -113,7 +114,9 @@ class StartTracker:
         """What the lines say all in all. The reader fills in ``start``, the lines and the engine."""
         for chain in self._tracebacks.finish():
             self._raised(chain)
-        cause = first_cause(self._candidates, self._latent, self._ready is not None, self._died is not None)
+        cause = first_cause(
+            self._candidates, self._latent, self._ready is not None, self._died is not None, self._engine is not None
+        )
         failure = self._failure(cause) if cause else self._without_cause()
         failed = True if failure and failure.kind != "stopped" and failure.kind != "peer-missing" else None
         if cause or self._died is not None:
@@ -143,6 +146,8 @@ class StartTracker:
             self._error = line
         if not _ANCHORED.search(line.text):
             self._book.seen(line)
+            if self._stopping is None and "rror: " in message:
+                self._said(line)
             if _answered(message):
                 self._claims_ready(line)
             return
@@ -181,6 +186,8 @@ class StartTracker:
         if line.level in ("INFO", "DEBUG") and line.source is not None:
             return
         row = TABLE.of_line(line.text)
+        if row is None:
+            self._said(line)
         if row is None or (line.level == "WARNING" and row.kind not in _LOST):
             return
         phase = row.phase or self._book.phase_of(line.node, line.rank)
@@ -195,6 +202,17 @@ class StartTracker:
         self._add(found)
         if row.fatal:
             self._died = self._died or line
+
+    def _said(self, line: Line) -> None:
+        """An exception without its traceback, in a log that somebody searched for errors or cut."""
+        raised = raised_alone(line) if line.level in ("ERROR", "CRITICAL", None) else None
+        if raised is None:
+            return
+        row = TABLE.of_error(raised.text)
+        phase = (row.phase if row else None) or self._book.phase_of(line.node, line.rank)
+        mild = line.level is None
+        ready = self._ready is not None
+        self._add(Candidate(line, row, raised.text, phase, speaker(line), ready, line.number, mild=mild))
 
     def _raised(self, chain: Chain) -> None:
         """A chain of exceptions has ended."""
@@ -222,10 +240,10 @@ class StartTracker:
             key=speaker(opener),
             ready=self._ready is not None,
             last_line=chain.raised[-1].line.number,
-            mild=any(mark in text for text in words for mark in _MILD_OPENERS),
+            mild=any(mark in text for text in words for mark in _MILD_OPENERS) or not _of_engine(chain),
         )
         self._add(found)
-        if found.tier == "summary" and "EngineDead" in found.text:
+        if found.tier == "summary" and any(words in found.text for words in ("EngineDead", _GIVEN_UP)):
             self._died = self._died or first.line
 
     def _phase_of(self, chain: Chain, row: FailureClass | None) -> str:
@@ -262,10 +280,15 @@ class StartTracker:
         self._book.stopping(line)
 
     def _was_stopped(self, line: Line) -> bool:
-        """An old engine core that died just before a stop, and nobody missed it: both obeyed the same signal."""
+        """An engine core of an old version that is gone just before a stop: both obeyed the same signal.
+
+        Where the front end only ends because its engine died, it prints uvicorn's bare words.
+        """
         if self._ready is None or self._died is None or line.number - self._died.number > STOP_LINES:
             return False
-        if any(c.kind != "process-died" or "ngine core proc" not in c.text for c in self._candidates):
+        if line.message.strip() == "Shutting down":
+            return False
+        if any(c.tier != "summary" and "ngine core proc" not in c.text for c in self._candidates):
             return False
         self._died = None
         return True
@@ -347,6 +370,14 @@ def _announced(heads: Sequence[Line], opener: Line, message: str) -> Line | None
     said = heads[-1]
     same = said.source == opener.source and speaker(said) == speaker(opener)
     return said if same and said.message.strip() and message.startswith(said.message.strip()[:60]) else None
+
+
+def _of_engine(chain: Chain) -> bool:
+    """Whether a traceback is one of the engine's processes, not of a script that waits beside it in the same log."""
+    opener = chain.opener
+    if opener.process is not None or opener.level is not None or opener.message != opener.text:
+        return True
+    return any(part in frame.file for frame in chain.frames() for part in _ENGINE_FILES)
 
 
 def _answered(message: str) -> bool:

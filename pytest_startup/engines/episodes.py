@@ -54,24 +54,26 @@ class Candidate:
 
 
 def first_cause(
-    candidates: Sequence[Candidate], latent: Sequence[Candidate], ready: bool, died: bool
+    candidates: Sequence[Candidate], latent: Sequence[Candidate], ready: bool, died: bool, engine: bool = True
 ) -> Candidate | None:
     """The first real cause among the errors of a start, or None where none of them was its end.
 
     An engine that serves survives the errors of single requests, so then only those count that come with a sign of
     death. Before that an error that nobody recovered from is the end. What a rank says of itself wins over what its
-    peers saw of it, if it says so soon; a consequence is a cause only where nothing else was said.
+    peers saw of it, if it says so soon; a consequence is a cause only where nothing else was said. ``engine``: the
+    engine itself was heard of, so that errors of other programs do not count.
     """
     if died:
         found = list(candidates)
     elif ready:
         found = [c for c in candidates if c.fatal]
     else:
-        found = [c for c in candidates if not c.mild]
+        found = [c for c in candidates if not (c.mild and engine)]
     if not found:
         return None
     found.sort(key=lambda c: c.line.number)
-    telling = [c for c in found if c.tier in ("root", "peer") and not c.mild]
+    telling = [c for c in found if c.tier in ("root", "peer")]
+    telling = [c for c in telling if not c.mild] or telling
     if not telling:
         named = [c for c in found if c.kind != "unknown"]
         return _native((named or found)[0], latent)

@@ -62,6 +62,13 @@ SIGNS: tuple[Sign, ...] = (
     Sign("died", "AsyncLLM output_handler failed", "AsyncLLM output_handler failed.", "output_handler started"),
     Sign("died", "ngine is already dead, terminating", "MQLLMEngine is already dead, terminating server process", "x"),
     Sign("died", "got fatal signal from worker", "MulitprocExecutor got fatal signal from worker processes", "x"),
+    Sign(
+        "died",
+        "Invocation of ",
+        "Invocation of wake_up method failed",
+        "Invocation of add_lora method failed",
+        pattern=r"Invocation of (?:wake_up|sleep|reload_weights|initialize_\w+) method failed",
+    ),
     Sign("died", "Engine loop has died", "Engine loop has died", "Engine loop started", versions="vLLM V0"),
     Sign(
         "died",

@@ -287,6 +287,7 @@ BUILDS: tuple[FailureClass, ...] = (
         "kernel-build",
         (
             "Ninja build failed",
+            "No such file or directory: '[^']*(?:ninja|nvcc|gcc|ptxas)'",
             "ninja: (?:build stopped|error)",
             r"\['ninja'",
             r"'[^']*/(?:nvcc|gcc|g\+\+|cc|clang|ptxas|cicc)'",

@@ -314,12 +314,13 @@ PEERS: tuple[FailureClass, ...] = (
         (
             "Failed: (?:NCCL|Cuda) error .{0,200}",
             r"\bC10D? error\b.{0,100}abort",
+            "terminated with exception: NCCL error",
         ),
         "Failed: NCCL error /build/x.cpp:12 'unhandled system error'",
         "Failed over",
         tier="peer",
         alone=True,
-        anchors=("Failed: NCCL error", "Failed: Cuda error"),
+        anchors=("Failed: NCCL error", "Failed: Cuda error", "terminated with exception: NCCL"),
     ),
 )
 

@@ -79,7 +79,13 @@ FRAMES: tuple[FrameRule, ...] = (
     ),
     FrameRule(
         "preparation",
-        ("process_weights_after_loading", "_process_weights_after_loading", "repack_weights", "post_load_weights"),
+        (
+            "process_weights_after_loading",
+            "_process_weights_after_loading",
+            "repack_weights",
+            "post_load_weights",
+            "init_attention_backend",
+        ),
     ),
     FrameRule(
         "profiling",
@@ -124,7 +130,6 @@ FRAMES: tuple[FrameRule, ...] = (
             "_flashinfer_autotune",
             "deep_gemm_warmup",
             "warm_up_sampler",
-            "init_attention_backend",
         ),
     ),
     FrameRule(

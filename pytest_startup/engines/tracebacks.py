@@ -20,6 +20,8 @@ STRAY_LIMIT = 80
 OPEN_LIMIT = 64
 
 _FRAME = re.compile(r'^\s*(?:\|\s*)?File "(?P<file>[^"]*)", line \d+(?:, in (?P<function>.+))?')
+#: A frame of a traceback whose head is not in the log.
+_CUT = re.compile(r'^\s+File "[^"]+", line \d+, in \S')
 _EXCEPTION = re.compile(
     r"^(?:\s*\|\s*)?(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?P<colon>: ?(?P<message>.*))?$", re.S
 )
@@ -105,6 +107,14 @@ def content(line: Line) -> str:
     return _RANKED.sub("", _PREFIX.sub("", line.text)).rstrip()
 
 
+def raised_alone(line: Line) -> Raised | None:
+    """The exception that stands on a line without any traceback, as in logs that were searched for errors."""
+    found = _EXCEPTION.match(content(line))
+    if not found or not found["colon"] or not _LOOKS_RAISED.search(found["name"]) or found["name"] in _LEVELS:
+        return None
+    return Raised(line, found["name"], (found["message"] or "")[:MESSAGE_LIMIT], ())
+
+
 class TracebackReader:
     """Feed it lines in order; it returns each chain of exceptions when that has ended.
 
@@ -134,9 +144,12 @@ class TracebackReader:
             self._close(key, done)
             opened = None
         self.began = opened is None and OPENING in line.text
-        if self.began:
+        headless = opened is None and not self.began and 'File "' in line.text and _CUT.match(content(line))
+        if self.began or headless:
             self._begin(key, line, done)
-        self.took = opened is not None
+        if headless:
+            self._continue(self._open[key], line)
+        self.took = opened is not None or bool(headless)
         return done
 
     def finish(self) -> list[Chain]:
@@ -202,6 +215,7 @@ class TracebackReader:
     def _frame(self, opened: _Open, line: Line, text: str) -> bool:
         found = _FRAME.match(text)
         if found:
+            opened.stray = 0
             if len(opened.frames) < FRAME_LIMIT:
                 opened.frames.append(Frame(found["file"], (found["function"] or "").strip()))
             return True
