@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_startup.observe.host import host_facts, host_problems, meminfo, shm_facts
+from pytest_startup.observe.host import (
+    cpu_stalled,
+    host_facts,
+    host_problems,
+    meminfo,
+    pressure_facts,
+    shm_facts,
+)
 from pytest_startup.profile.model import Host
 from pytest_startup.record import Evidence, Fact
 
@@ -97,3 +104,18 @@ def test_what_is_pinned_and_cannot_be_seen_is_a_problem() -> None:
         "host.gpu: expected H200, but it can't be seen on this host",
         "host.gpu_count: expected 1, observed 0",
     ]
+
+
+def test_cpu_pressure_of_a_window(tmp_path: Path) -> None:
+    assert cpu_stalled(tmp_path) is None
+    (tmp_path / "pressure").mkdir()
+    file = tmp_path / "pressure" / "cpu"
+    file.write_text("some avg10=1.00 avg60=1.00 avg300=1.00 total=2500000\nfull avg10=0.00 total=7\n")
+    assert cpu_stalled(tmp_path) == 2.5
+    (busy,) = pressure_facts(2.5, 7.5, 20.0, 31.0)
+    assert (busy.name, busy.value, busy.unit, busy.evidence.seconds) == ("host.cpu_pressure", 25.0, "%", 31.0)
+    assert pressure_facts(2.5, 99.0, 20.0)[0].value == 100.0
+    for before, after, wall in [(None, 1.0, 1.0), (1.0, None, 1.0), (2.0, 1.0, 1.0), (1.0, 2.0, 0.0)]:
+        assert pressure_facts(before, after, wall) == []
+    file.write_text("garbage\n")
+    assert cpu_stalled(tmp_path) is None

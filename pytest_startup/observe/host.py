@@ -65,6 +65,24 @@ def meminfo(proc: Path = PROC) -> dict[str, int]:
     return found
 
 
+def cpu_stalled(proc: Path = PROC) -> float | None:
+    """Seconds, since boot, in which some task waited for a CPU (/proc/pressure/cpu, Linux 4.20 on); None: not told."""
+    try:
+        first = (proc / "pressure" / "cpu").read_text().splitlines()[0]
+        return int(first.rpartition("total=")[2]) / 1e6
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def pressure_facts(before: float | None, after: float | None, wall: float, seconds: float | None = None) -> list[Fact]:
+    """``host.cpu_pressure`` (percent of ``wall`` seconds in which some task waited for a CPU), from two readings of
+    ``cpu_stalled`` round a workload: why a rate is noisy, or lower than it should be."""
+    if before is None or after is None or wall <= 0 or after < before:
+        return []
+    percent = round(min(100.0, (after - before) / wall * 100), 1)
+    return [_fact("host.cpu_pressure", percent, "/proc/pressure/cpu", "%", seconds, at="workload")]
+
+
 def shm_facts(shm: Path = SHM, now: float | None = None) -> list[Fact]:
     """Free space of /dev/shm, and its large files that nobody has changed for ten minutes (detail path, owner, age)."""
     try:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from pytest_startup.observe.host import cpu_stalled, pressure_facts
 from pytest_startup.profile.model import ExpectThroughput
 from pytest_startup.record import Completion, Fact, ThroughputSample
 from pytest_startup.workload.answers import read_completion, why_not_real
@@ -27,8 +28,9 @@ ROUNDS = 2
 class Measured:
     """``samples`` in the order measured. ``failures``: the failed requests (all of them, also of the warm-up).
 
-    ``facts``: the counters' deltas over the whole workload (``window.counter_facts``). ``stopped`` says why not all was
-    measured: the engine no longer answered, or the time was up; None if all was.
+    ``facts``: the counters' deltas over the whole workload (``window.counter_facts``), and how busy the host was
+    (``host.cpu_pressure``). ``stopped`` says why not all was measured: the engine no longer answered, or the time was
+    up; None if all was.
     """
 
     samples: tuple[ThroughputSample, ...]
@@ -57,10 +59,12 @@ def measure(
     window = CounterWindow(target)
     batches = _Batches(target, expect)
     samples: list[ThroughputSample] = []
+    began, stalled = time.monotonic(), cpu_stalled()
     stopped = batches.all(samples, limit_seconds, on_batch)
+    busy = pressure_facts(stalled, cpu_stalled(), time.monotonic() - began, target.since_launch())
     if reuse and stopped is None:
         batches.failures += reuse_prompts(target, expect.seed)
-    return Measured(tuple(samples), tuple(window.close()), tuple(batches.failures), stopped)
+    return Measured(tuple(samples), (*window.close(), *busy), tuple(batches.failures), stopped)
 
 
 class _Batches:
