@@ -69,6 +69,7 @@ class StartTracker:
         self._heads: dict[int, tuple[Line, ...]] = {}
         self._first: Line | None = None
         self._newest = 0
+        self._since = 0
         self._engine: str | None = None
         self._ready: Line | None = None
         self._died: Line | None = None
@@ -218,7 +219,8 @@ class StartTracker:
         """A chain of exceptions has ended."""
         opener = chain.opener
         heads = self._heads.pop(opener.number, ())
-        if self._stopping is not None and opener.number >= self._stopping.number:
+        late = self._stopping is not None and opener.number >= self._stopping.number
+        if late or chain.first.line.number < self._since:
             return
         words = [opener.text, *(line.text for line in heads)]
         if any(mark in text for text in words for mark in _IGNORED_OPENERS):
@@ -299,6 +301,7 @@ class StartTracker:
         if self._died is not None and _GIVEN_UP in self._died.text and "LLM engine" in line.message:
             # The front end had given up: this is another attempt in a log that does not show its beginning.
             self._died = None
+            self._since = line.number
             self._candidates.clear()
         if self._died is None and self._candidates:
             key = speaker(line)

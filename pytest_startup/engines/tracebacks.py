@@ -18,6 +18,9 @@ MESSAGE_LIMIT = 2000
 MESSAGE_LINES = 80
 STRAY_LIMIT = 80
 OPEN_LIMIT = 64
+#: Lines of others after which a traceback without its exception, or with it, has ended.
+OPEN_LINES = 400
+ENDED_LINES = 40
 
 _FRAME = re.compile(r'^\s*(?:\|\s*)?File "(?P<file>[^"]*)", line \d+(?:, in (?P<function>.+))?')
 #: A frame of a traceback whose head is not in the log.
@@ -84,8 +87,12 @@ class _Open:
     mode: str = "frames"
     frames: list[Frame] = field(default_factory=list)
     stray: int = 0
-    lines: int = 0
     carrier: Raised | None = None
+    newest: int = 0
+
+    def silent(self, line: Line) -> bool:
+        """Nobody went on with it for long: it has ended."""
+        return abs(line.number - self.newest) > (OPEN_LINES if self.mode == "frames" else ENDED_LINES)
 
 
 Key = tuple[str | None, str | None, int | None, str | None]
@@ -139,6 +146,8 @@ class TracebackReader:
         """One more line; the chains that it ended (usually none)."""
         done: list[Chain] = []
         key = self._key(line)
+        for other in [k for k, o in self._open.items() if k != key and o.silent(line)]:
+            self._close(other, done)
         opened = self._open.get(key)
         if opened is not None and not self._continue(opened, line):
             self._close(key, done)
@@ -170,7 +179,7 @@ class TracebackReader:
     def _begin(self, key: Key, line: Line, done: list[Chain]) -> None:
         if len(self._open) >= OPEN_LIMIT:
             self._close(next(iter(self._open)), done)
-        self._open[key] = _Open(Chain(line))
+        self._open[key] = _Open(Chain(line), newest=line.number)
         if line.process is None:
             self._bare = key
 
@@ -185,7 +194,7 @@ class TracebackReader:
 
     def _continue(self, opened: _Open, line: Line) -> bool:
         """Whether the line belongs to the open chain (and takes it in)."""
-        opened.lines += 1
+        opened.newest = line.number
         text = content(line)
         bare = opened.chain.opener.level is None
         if bare and (line.level is not None or _BRACKET.match(line.text) or _RECORD.match(text)):
