@@ -114,7 +114,7 @@ def record_facts(here: Path, caches: tuple[CacheTree, ...]) -> list[Fact]:
     for tree in caches if data.exists() else ():
         for path in (p for p in tree.by_path() if p.endswith(data.name)):
             found += content_facts(tree, {path: data.read_bytes()}, "compile")
-    return found
+    return list({f.evidence.where: f for f in found}.values())  # before and after hold the same content
 
 
 def _answer(here: Path, result: dict[str, Any]) -> Completion | None:

@@ -101,6 +101,13 @@ CASES = {
         ("the reference start named its attention backend (FLASH_ATTN), this start does not",),
     ),
     "as on the reference": (ExpectBackend(), (attention("FLASH_ATTN"),), (attention("FLASH_ATTN"),), PASSED, ()),
+    "asked for by its enum": (
+        ExpectBackend(attention="FLASHINFER"),
+        (attention("FLASHINFER"),),
+        (attention("AttentionBackendEnum.FLASHINFER"),),
+        PASSED,
+        (),
+    ),
     "emulation": (
         ExpectBackend(),
         (),

@@ -39,9 +39,8 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
     findings = [f for f in book.findings if f.tier != "autotune"]
     lines = start.named(*_LINES)
     judging.saw(*lines)
-    if (moves := [f for f in findings if f.kind in MOVED]) and common.changed_on_purpose(
-        restart
-    ):  # other arguments have another key: that is no fault of the cache
+    moves = any(f.kind in MOVED for f in findings)
+    if moves and common.changed_on_purpose(restart):  # other arguments have another key: no fault of the cache
         findings = [f for f in findings if f.kind not in (*MOVED, *WRITTEN, "not-loaded")]
         warm = False
     elif moves:  # a key that moved explains by itself why nothing was loaded

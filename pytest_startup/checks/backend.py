@@ -19,6 +19,7 @@ NAMES = {
     "all2all": "backend.all2all",
     "kv_dtype": "backend.kv_dtype",
 }
+_ENUM = re.compile(r"^\w*Enum\.")
 #: vLLM 0.15 and later print the choice with its candidates, and then the class that implements it: two statements of
 #: one thing (``Using FlashInfer CUTLASS … out of potential backends``, then ``Using FlashInferExperts MoE backend``).
 _CHOICE = re.compile(r"out of potential|user-requested", re.IGNORECASE)
@@ -59,13 +60,17 @@ def of_role(record: StartRecord, key: str) -> list[Fact]:
 
 
 def names(facts: list[Fact]) -> dict[str, Fact]:
-    """Distinct names as printed, each with its first statement. Spelling variants of one name count once."""
+    """Distinct names as printed, each with its first statement. Spelling variants of one name count once.
+
+    vLLM prints a backend that was asked for as ``AttentionBackendEnum.FLASHINFER``, its own choice as ``FLASHINFER``.
+    """
     found: dict[str, Fact] = {}
     plain: set[str] = set()
     for fact in facts:
-        if common.plain_name(str(fact.value)) not in plain:
-            plain.add(common.plain_name(str(fact.value)))
-            found[str(fact.value)] = fact
+        name = _ENUM.sub("", str(fact.value))
+        if common.plain_name(name) not in plain:
+            plain.add(common.plain_name(name))
+            found[name] = fact
     return found
 
 
