@@ -309,6 +309,16 @@ def test_message_of_a_container(container: str, messages: list[str]) -> None:
     assert sorted(errors(CONTAINER.replace(f'image: "{IMAGE_ID}"', container))) == sorted(messages)
 
 
+def test_the_gpus_of_launch_and_container_must_agree() -> None:
+    both = CONTAINER.replace(f'"{IMAGE_ID}"', f'"{IMAGE_ID}", gpus: [0]')
+    assert errors(both.replace("launch: {", "launch: {gpus: [1], ")) == [
+        "p.yaml:4: launch.gpus: differs from launch.container.gpus; expected the same GPUs, or only one of the two keys"
+    ]
+    for_all = CONTAINER.replace(f'"{IMAGE_ID}"', f'"{IMAGE_ID}", gpus: all')
+    assert read(for_all.replace("launch: {", "launch: {gpus: [1], ")).launch.gpus == ("1",)
+    assert read(for_all).launch.gpus == ("all",)
+
+
 def test_a_same_container_restart_can_not_change_anything() -> None:
     text = CONTAINER.replace("same-container}", "same-container, change: {args: [--eager]}}")
     assert errors(text) == [

@@ -88,7 +88,7 @@ class Launch:
     """How the engine is started: exactly one of ``process`` and ``container`` (or a launcher added by a hook).
 
     ``port`` None: a free one is chosen for each start. ``gpus`` are the GPU indices or UUIDs that the engine uses:
-    the kernel locks and the memory proof are for these; empty: none.
+    the kernel locks and the memory proof are for these; empty: none; ``("all",)``: every GPU of the host.
     """
 
     process: ProcessLaunch | None = None

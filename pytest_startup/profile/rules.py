@@ -151,7 +151,7 @@ def _gpus(data: Mapping[str, Any]) -> Wrong:
                 yield (*place, index), f"given twice: GPU {gpu}; remove one"
             seen.setdefault(str(gpu), gpu)
     outer, inner = _get(data, "launch").get("gpus"), _get(data, "launch", "container").get("gpus")
-    if outer is not None and inner is not None and outer != inner:
+    if outer is not None and inner not in (None, "all", outer):
         yield (
             ("launch", "gpus"),
             "differs from launch.container.gpus; expected the same GPUs, or only one of the two keys",
