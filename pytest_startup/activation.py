@@ -1,4 +1,4 @@
-"""From pytest's configuration to a session of ours, and from markers on a user's tests to checks."""
+"""From pytest's configuration to a session of ours: options, extensions, profiles, gates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from pytest_startup import markers
 from pytest_startup.gate import Gate
 from pytest_startup.gating import Distributed, GatePlugin
 from pytest_startup.options import Extensions, OptionError, Options, Source, from_environment, resolve
@@ -20,7 +19,6 @@ from pytest_startup.progress import Progress
 from pytest_startup.session import Session
 
 SESSION = pytest.StashKey[Session]()
-MARKED = pytest.StashKey[list[markers.Request]]()
 
 
 def session_of(config: pytest.Config) -> Session:
@@ -44,7 +42,13 @@ def session_of(config: pytest.Config) -> Session:
             raise pytest.UsageError(*(p.shown(shown, error.syntax) for p in error.problems)) from None
 
     def open_gate(profile: Profile, options: Options) -> Gate:
-        gate: Gate = config.hook.pytest_startup_gate(config=config, profile=profile, options=options)
+        from pytest_startup.artifacts import ArtifactsError
+        from pytest_startup.baseline import BaselineError
+
+        try:
+            gate: Gate = config.hook.pytest_startup_gate(config=config, profile=profile, options=options)
+        except (ArtifactsError, BaselineError) as error:
+            raise pytest.UsageError(str(error)) from None
         return gate
 
     session = Session(options, load, open_gate, lambda path: shortest(path, config, config.rootpath))
@@ -98,66 +102,3 @@ def merged(answers: list[Mapping[str, Any] | None]) -> dict[str, Any]:
 def shortest(path: Path, config: pytest.Config, base: Path | None = None) -> str:
     """``path`` as a user would write it from ``base`` (default: where pytest was called)."""
     return Path(os.path.relpath(path, base or config.invocation_params.dir)).as_posix()
-
-
-# the user's own tests -----------------------------------------------------------------------------------------------
-
-
-def parametrize(metafunc: pytest.Metafunc) -> None:
-    """A test that uses our fixtures runs once per profile: that of its marker, else those of the options."""
-    paths = profiles_of(metafunc.definition)
-    options = session_of(metafunc.config).options
-    if len(paths) > 1 or paths != options.profiles:
-        names = [path.stem for path in paths]
-        metafunc.parametrize("startup_profile", paths, indirect=True, ids=names, scope="session")
-
-
-def profiles_of(item: pytest.Item) -> tuple[Path, ...]:
-    """The profiles that a test is about. Raises UsageError when there is none."""
-    mark = item.get_closest_marker("startup_profile")
-    if mark is not None:
-        markers.parse("startup_profile", mark.args, mark.kwargs)
-        return (Path(os.path.abspath(item.path.parent / mark.args[0])),)
-    return session_of(item.config).options.profiles
-
-
-def accept_markers(item: pytest.Item) -> None:
-    """Check the arguments of our markers. Raises UsageError that repeats the signature."""
-    requests, problems = [], []
-    for mark in item.iter_markers():
-        if not mark.name.startswith("startup_"):
-            continue
-        try:
-            request = markers.parse(mark.name, mark.args, mark.kwargs)
-        except markers.MarkerError as error:
-            problems.append(f"{item.nodeid}: {error}")
-        else:
-            if request is not None:
-                requests.append(request)
-    if problems:
-        raise pytest.UsageError(*problems)
-    item.stash[MARKED] = requests
-
-
-def apply_markers(item: pytest.Item) -> None:
-    """Judge the last start of each profile the test is about by what its markers ask for."""
-    from pytest_startup.asserts import judge_marked
-
-    requests = item.stash.get(MARKED, [])
-    if not requests:
-        return
-    chosen = getattr(getattr(item, "callspec", None), "params", {}).get("startup_profile")
-    paths = (chosen,) if chosen else profiles_of(item)
-    if not paths:
-        raise pytest.UsageError(NO_PROFILE)
-    session = session_of(item.config)
-    line = item.reportinfo()[1]
-    for path in paths:
-        for request in requests:
-            judge_marked(session.run(path).gate, request, item.path, None if line is None else line + 1)
-
-
-NO_PROFILE = (
-    "this test needs a profile: --startup-profile, PYTEST_STARTUP_PROFILE, startup_profile in the ini file, "
-    "or @pytest.mark.startup_profile(path)"
-)

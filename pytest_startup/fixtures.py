@@ -61,7 +61,7 @@ def engine(request: pytest.FixtureRequest, startup_profile: Profile) -> Engine:
     try:
         gate.engine()
     except (StartFailed, LaunchError) as error:
-        _fail(error)
+        fail_without_traceback(error)
     return Engine(gate)
 
 
@@ -79,12 +79,13 @@ def restart(
         try:
             return gate.restart(kind)
         except (StartFailed, LaunchError) as error:
-            _fail(error)
+            fail_without_traceback(error)
 
     return call
 
 
-def _fail(error: Exception) -> NoReturn:
+def fail_without_traceback(error: Exception) -> NoReturn:
+    """A start that failed, or could not be made, is told as the gate tells it."""
     from pytest_startup.gate import StartFailed
     from pytest_startup.report.terminal import start_failure_text
 
@@ -93,7 +94,8 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def _run(request: pytest.FixtureRequest, profile: Profile | None = None) -> GateRun:
-    from pytest_startup.activation import NO_PROFILE, session_of
+    from pytest_startup.activation import session_of
+    from pytest_startup.own_tests import NO_PROFILE
 
     session = session_of(request.config)
     if profile is not None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_startup import items as nodes
+from pytest_startup import own_tests
 from pytest_startup.progress import Progress
 from pytest_startup.report import terminal
 from pytest_startup.report.results import ProfileResult
@@ -73,10 +74,10 @@ class GatePlugin:
     def allow_time(self, item: pytest.Item) -> None:
         """Keep a global pytest-timeout from killing a start within its own deadlines; a test's own marker stays."""
         gate = isinstance(item, nodes.GateItem)
-        uses = gate or {"engine", "restart"} & set(getattr(item, "fixturenames", ()))
+        uses = gate or own_tests.needs_engine(item)
         if not uses or item.get_closest_marker("timeout") or not global_timeout(self.config):
             return
-        paths = [item.path] if gate else self.session.options.profiles
+        paths = [item.path] if gate else own_tests.profiles_of(item)
         item.add_marker(pytest.mark.timeout(sum(self.session.seconds_allowed(p) for p in paths)))
 
     @pytest.hookimpl(tryfirst=True)
@@ -100,11 +101,14 @@ class GatePlugin:
 
     def group_of(self, items: Sequence[pytest.Item]) -> Mapping[str, str]:
         """Node id → profile, of everything that needs an engine: it has to run where the engine is."""
-        return {
-            item.nodeid: item.run.result.key if isinstance(item, nodes.GateItem) else "engine"
-            for item in items
-            if isinstance(item, nodes.GateItem) or {"engine", "restart"} & set(getattr(item, "fixturenames", ()))
-        }
+        groups = {}
+        for item in items:
+            if isinstance(item, nodes.GateItem):
+                groups[item.nodeid] = item.run.result.key
+            elif own_tests.needs_engine(item):
+                paths = own_tests.profiles_of(item)
+                groups[item.nodeid] = self.session.run(paths[0]).result.key if paths else "none"
+        return groups
 
     # reports ---------------------------------------------------------------------------------------------------------
 
@@ -174,7 +178,7 @@ class GatePlugin:
         self.closed = True
         problems = self.session.close()
         for run in self.session.runs.values():
-            run.result.notes += run.gate.notes()
+            run.result.notes += [note for note in run.gate.notes() if note not in run.result.notes]
             if run.gate.folder is not None:
                 run.result.folder = str(run.gate.folder)
         for result in list(self.session.results().values())[:1]:

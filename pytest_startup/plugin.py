@@ -70,7 +70,7 @@ def pytest_startup_gate(profile: Profile, options: Options) -> Gate:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "startup_profile" in metafunc.fixturenames:
-        from pytest_startup.activation import parametrize
+        from pytest_startup.own_tests import parametrize
 
         parametrize(metafunc)
 
@@ -78,7 +78,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Our markers are checked when they are seen, not when their test runs."""
     if any(mark.name.startswith("startup_") for mark in item.iter_markers()):
-        from pytest_startup.activation import accept_markers
+        from pytest_startup.own_tests import accept_markers
 
         accept_markers(item)
 
@@ -88,7 +88,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
     """The checks that a test's markers ask for, before its body."""
     for mark in item.iter_markers():
         if mark.name.startswith("startup_"):
-            from pytest_startup.activation import apply_markers
+            from pytest_startup.own_tests import apply_markers
 
             apply_markers(item)
             return
