@@ -115,6 +115,25 @@ def test_cancel_ends_a_request_in_flight_and_all_later_ones() -> None:
         assert len(server.requests) == 1
 
 
+def test_an_api_key_is_sent_as_bearer_token_and_only_then() -> None:
+    with FaultServer().on("/x", reply(200, {})) as server:
+        with Http(server.url, api_key="sk-made-up") as client:
+            assert client.get("/x").ok
+        with Http(server.url) as client:
+            assert client.get("/x").ok
+        assert [r.headers.get("authorization") for r in server.requests] == ["Bearer sk-made-up", None]
+
+
+def test_a_body_that_is_not_json_is_a_value_error_with_its_beginning() -> None:
+    with pytest.raises(ValueError, match="^not JSON: <html> hello"):
+        get(reply(200, b"<html>\nhello")).json()
+    assert get(reply(500, b"<html>\nhello")).reason() == "HTTP 500 <html> hello"
+
+
+def test_a_name_that_nobody_knows_is_not_ours() -> None:
+    assert not is_own_address("no-such-host.invalid")
+
+
 def test_each_request_has_its_own_connection() -> None:
     """The server promises to keep the connection (HTTP/1.1) and closes it all the same."""
     with FaultServer().on("/x", reply(200, {})) as server, Http(server.url) as client:

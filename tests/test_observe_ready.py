@@ -218,6 +218,28 @@ def test_no_proof_no_ready() -> None:
         assert not running.done.is_set()
 
 
+def test_a_start_time_that_is_no_number_proves_nothing() -> None:
+    server = healthy(GOOD).on("/metrics", reply(200, b"process_start_time_seconds soon\n"))
+    with server, watch(server, pids=None) as running:
+        _until(lambda: any("cannot tell" in a.reason for a in running.attempts()))
+        assert not running.done.is_set()
+
+
+def test_a_port_proxy_that_accepts_and_closes_is_nothing_that_listens() -> None:
+    server = healthy(GOOD).on("/health", reset(), reset(), reply(200))
+    result = finished(server, pids=None)
+    assert result.ready
+    assert [(a.what, a.reason, a.count) for a in result.attempts] == [
+        ("connect", "connection closed without an answer", 2)
+    ]
+
+
+def test_start_is_idempotent() -> None:
+    with healthy(GOOD) as server, watch(server) as running:
+        assert running.start() is running
+        assert running.wait(10) is not None
+
+
 def test_a_defect_of_the_watch_ends_the_wait_with_its_reason() -> None:
     def broken() -> set[int]:
         raise RuntimeError("no such launcher")
