@@ -125,7 +125,7 @@ def test_an_api_key_is_sent_as_bearer_token_and_only_then() -> None:
 
 
 def test_a_body_that_is_not_json_is_a_value_error_with_its_beginning() -> None:
-    with pytest.raises(ValueError, match="^not JSON: <html> hello"):
+    with pytest.raises(ValueError, match=r"^not JSON: <html> hello"):
         get(reply(200, b"<html>\nhello")).json()
     assert get(reply(500, b"<html>\nhello")).reason() == "HTTP 500 <html> hello"
 
