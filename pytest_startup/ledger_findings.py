@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from pytest_startup import ledger_use
 from pytest_startup.ledger import LedgerFinding, Unknown
 from pytest_startup.ledger_case import Case, Holding, file_owner, key_index, place_in_stage, stage_size
+from pytest_startup.ledger_coverage import coverage
 from pytest_startup.ledger_log import ops, short_op
 from pytest_startup.ledger_records import PRIME, TIER
-from pytest_startup.observe.autotune_keys import CUTLASS_MOE_OPS
-from pytest_startup.observe.autotune_records import TuningRecord
 from pytest_startup.ranks import Worker, called
 from pytest_startup.record import Evidence
 
@@ -22,7 +21,7 @@ COPY_LEAST = 20
 def findings(case: Case) -> Iterator[LedgerFinding]:
     """All of them, in no particular order."""
     yield from _foreign_ranks(case)
-    yield from _coverage(case)
+    yield from coverage(case)
     yield from _copies(case)
     if case.warm and case.expect.hits == "all":
         yield from ledger_use.findings(case, expected_ops(case))
@@ -121,100 +120,6 @@ def _foreign_ranks(case: Case) -> Iterator[LedgerFinding]:
                 file.quote(foreign),
                 (f"a copied file gives {owner.name} no hit: the rank is in the key", PRIME),
             )
-
-
-def _coverage(case: Case) -> Iterator[LedgerFinding]:
-    """Every rank has its records: as many as expected, and the same ops and buckets as the others."""
-    wanted = case.expect.records_per_rank
-    held = any(h.records for h in case.holdings)
-    if not case.watched or not (held or (case.warm and wanted and case.tuning.saves not in ("memory", None))):
-        return
-    every = _buckets(r for h in case.holdings for r in h.records)
-    counts = tuple(f"{h.worker.name}: {len(h.records)} records" for h in case.holdings)
-    for holding in case.holdings:
-        name, number = holding.worker.name, len(holding.records)
-        expected = f"{wanted} own records per rank" if wanted else "own records on every rank, ops and buckets alike"
-        if number == 0:
-            yield LedgerFinding(
-                "rank-missing",
-                TIER,
-                f"{called(name)} has no records of its own; {_others(case, holding)}",
-                expected,
-                counts,
-                name,
-                tuple(f.evidence(f"{len(f.file.records)} records, none for {name}") for f in case.used),
-                _missing_help(case),
-            )
-            continue
-        gaps = _gaps(every, _buckets(holding.records))
-        if gaps or (wanted is not None and number < wanted):
-            yield LedgerFinding(
-                "rank-incomplete",
-                TIER,
-                f"{called(name)} has {number} records" + (f" of {wanted}" if wanted else "") + _named(gaps),
-                expected,
-                (*counts, *gaps[:6]),
-                name,
-                tuple(f.evidence() for f in {id(f): f for f, _ in (*holding.own, *holding.free)}.values()),
-                ("the missing buckets are tuned again or fall back to a default kernel", PRIME),
-            )
-        elif wanted is not None and number > wanted:
-            yield LedgerFinding(
-                "rank-surplus",
-                TIER,
-                f"{called(name)} has {number} records, {wanted} are expected",
-                expected,
-                counts,
-                name,
-                tuple(f.evidence(f"{len(f.file.records)} records") for f in case.used),
-                ("records of another shape, backend or layout lie in the same file",),
-            )
-
-
-def _others(case: Case, holding: Holding) -> str:
-    rest = [f"{h.worker.name} has {len(h.records)}" for h in case.holdings if h is not holding]
-    return ", ".join(rest) or "the cache is empty"
-
-
-def _missing_help(case: Case) -> tuple[str, ...]:
-    helps = [
-        "prime the cache once per rank, with keys of its own: records of another rank are never hit",
-        ledger_use.NO_HELP,
-    ]
-    if case.tuning.saves == "leader":
-        helps.insert(0, f"{case.tuning.name()} saves rank 0's records only: the others miss, tune and wait for rank 0")
-    return tuple(helps)
-
-
-def _buckets(records: Iterable[TuningRecord]) -> dict[str, set[tuple[str, int | None]]]:
-    """Per op the (rest of the key, bucket) pairs, without ranks and shapes of the weights."""
-    found: dict[str, set[tuple[str, int | None]]] = {}
-    for record in records:
-        if record.parsed:
-            found.setdefault(record.parsed.op, set()).add((record.parsed.runner, record.parsed.bucket))
-    return found
-
-
-def _gaps(
-    every: Mapping[str, set[tuple[str, int | None]]], mine: Mapping[str, set[tuple[str, int | None]]]
-) -> list[str]:
-    """``trtllm::fused_moe::gemm1 bucket 128``: what the ranks together have and this one lacks.
-
-    The two GEMMs of the CUTLASS MoE are tuned over the same buckets, so each also needs the other's.
-    """
-    moe = set().union(*(every.get(op, set()) for op in CUTLASS_MOE_OPS))
-    gaps = []
-    for op in sorted(every):
-        wanted = moe if op in CUTLASS_MOE_OPS else every[op]
-        lacking = sorted(b for _, b in wanted - mine.get(op, set()) if b is not None)
-        gaps += [f"{op} bucket {b}" for b in lacking]
-    return gaps
-
-
-def _named(gaps: Sequence[str]) -> str:
-    if not gaps:
-        return ""
-    return f": lacks {gaps[0]}" + (f" and {len(gaps) - 1} more" if len(gaps) > 1 else "")
 
 
 def _twins(case: Case) -> Iterator[tuple[str, str, int, int]]:

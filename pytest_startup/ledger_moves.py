@@ -82,7 +82,8 @@ def _path_moved(record: StartRecord, reference: StartRecord) -> Iterator[LedgerF
         before = old.get(tree.name)
         if before is None or before.node != tree.node:
             continue
-        if before.path != tree.path or (before.files and not tree.files):
+        moved = before.path != tree.path and diff(before, tree)
+        if moved or (before.files and not tree.files):
             state = "is not there" if not tree.exists else f"holds {len(tree.files)} files"
             yield LedgerFinding(
                 "path-moved",

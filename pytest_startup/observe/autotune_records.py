@@ -247,8 +247,8 @@ def _load(data: bytes, marks: list[str]) -> tuple[Any, str | None]:
     except RecursionError:
         return None, "nested too deep"
     except ValueError as error:
-        at = getattr(error, "pos", None)
-        if at is not None and at >= len(data.decode("utf-8").rstrip()) - 1:
+        at = getattr(error, "pos", 0)
+        if at >= len(data.decode("utf-8").rstrip()) or str(error).startswith("Unterminated string"):
             return None, f"cut short at byte {len(data)}"
         return None, f"not JSON: {error}"
 
