@@ -152,6 +152,26 @@ def test_stop_with_its_own_limit(launcher, tmp_path):
     assert time.monotonic() - begin < 10
 
 
+def test_a_second_interrupt_kills_at_once_and_is_not_lost(launcher, tmp_path, monkeypatch):
+    how = {"ignore_term": "always"}
+    running = launcher.start(plan(tmp_path, how=how, deadlines=Deadlines(stop=600, release=20)))
+    logged(running, READY)
+    real = running._link.wait
+    interrupts = [KeyboardInterrupt()]
+
+    def wait(*args):
+        if interrupts:
+            raise interrupts.pop()
+        return real(*args)
+
+    monkeypatch.setattr(running._link, "wait", wait)
+    with pytest.raises(KeyboardInterrupt):
+        running.stop()
+    assert gone(running.pid)
+    left = running.stop()
+    assert all(one.released for one in left), left
+
+
 def test_children_that_left_the_session_are_ours(launcher, tmp_path):
     pid_file = tmp_path / "child"
     how = {

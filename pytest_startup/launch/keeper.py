@@ -24,6 +24,7 @@ from typing import Any
 
 from pytest_startup.launch import registry, stopping
 from pytest_startup.launch.identity import Identity, Process, identify
+from pytest_startup.launch.memory import shm_events
 from pytest_startup.launch.pump import Pump
 from pytest_startup.launch.watch import Watch
 from pytest_startup.redact import Redactor
@@ -86,6 +87,9 @@ class Keeper:
         self._selector.register(0, selectors.EVENT_READ, "commands")
         self._selector.register(wake, selectors.EVENT_READ, "wake")
         self._selector.register(self._pump.pipe, selectors.EVENT_READ, "pump")
+        shm = shm_events()
+        if shm >= 0:
+            self._selector.register(shm, selectors.EVENT_READ, "shm")
         self._watch.start()
         try:
             while not self._finished():
@@ -97,6 +101,9 @@ class Keeper:
                         self._read_commands()
                     elif key.data == "wake":
                         os.read(wake, 4096)
+                    elif key.data == "shm":
+                        os.read(shm, 65536)
+                        self._watch.shm_created()
                     elif not self._pump.pump() and self._pump.closed:
                         self._selector.unregister(key.fd)
                 self._reap()
@@ -196,7 +203,7 @@ class Keeper:
             elif command["do"] == "keep":
                 self._kept = True
                 self._record()
-                self._say("kept")
+                self._say("keep")
             elif command["do"] == "facts":
                 self._say("facts", **self._figures())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 from pytest_startup.launch.identity import Process
 
 SHM = "/dev/shm"  # noqa: S108 - only listed; entries are removed when one of our own processes had them open
+_IN_CREATE = 0x100
+_IN_MOVED_TO = 0x80
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -65,6 +68,16 @@ def shm_names() -> frozenset[str]:
         return frozenset(os.listdir(SHM))
     except OSError:
         return frozenset()
+
+
+def shm_events() -> int:
+    """A descriptor that is readable when something was created in /dev/shm; -1 where the kernel gives none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    if handle >= 0 and libc.inotify_add_watch(handle, SHM.encode(), _IN_CREATE | _IN_MOVED_TO) < 0:
+        os.close(handle)
+        return -1
+    return handle
 
 
 def shm_held(pids: Iterable[int], candidates: frozenset[str]) -> frozenset[str]:

@@ -51,6 +51,7 @@ class ProcessRunning:
         self._exit: Exit | None = None
         self._stopped: tuple[Leftover, ...] | None = None
         self._stop_lock = threading.Lock()
+        self._stop_began = 0.0
         self.kept = False
 
     @property
@@ -89,7 +90,7 @@ class ProcessRunning:
         return self.exited()
 
     def facts(self) -> Sequence[Fact]:
-        """``process.argv``, ``.pid``, ``.start_time``, ``host.memory_peak``, what of the tree was lost; takes ≤ 1 s."""
+        """``process.argv``, ``.pid``, ``.start_time``, ``host.memory_peak``, processes that ended; takes ≤ 1 s."""
         figures = self._link.event("ended") or self._link.ask("facts", 1.0) or self._link.event("facts") or {}
         argv = self._argv
         out = [
@@ -123,7 +124,7 @@ class ProcessRunning:
         for pid, name, seconds in figures.get("lost", ()):
             out.append(
                 self._fact(
-                    "process.lost", self._redact(name), f"/proc/{pid}", f"pid {pid} ended while the engine ran",
+                    "process.ended", self._redact(name), f"/proc/{pid}", f"pid {pid} ended while the engine ran (helpers do, ranks must not)",
                     seconds=seconds, detail={"pid": pid},
                 )
             )  # fmt: skip
@@ -137,22 +138,37 @@ class ProcessRunning:
 
     def keep(self) -> bool:
         """Leave the engine up after us (``--startup-keep``): it is not stopped at our end. False if it has ended."""
-        self.kept = self._link.ask("keep", 5.0) is not None or self._link.wait(("kept",), 1.0)
-        self.kept = self.kept and self._link.event("kept") is not None
+        self.kept = self.exited() is None and self._link.ask("keep", 5.0) is not None
+        if self.kept:
+            self._link.forget()
         return self.kept
 
     def stop(self, limit: float | None = None) -> Sequence[Leftover]:
         """As ``launch.base.Running.stop``; ``limit`` replaces ``deadlines.stop`` (0: KILL at once)."""
         with self._stop_lock:
             if self._stopped is None:
-                self._stopped = self._stop(self._plan.profile.deadlines.stop if limit is None else limit)
+                limit = self._plan.profile.deadlines.stop if limit is None else limit
+                interrupted = self._tell_keeper(limit)
+                self._stopped = self._prove(limit)
+                if interrupted:
+                    raise KeyboardInterrupt
             return self._stopped
 
-    def _stop(self, limit: float) -> tuple[Leftover, ...]:
-        begin = time.monotonic()
+    def _tell_keeper(self, limit: float) -> bool:
+        """Wait for the end. Ctrl-C meanwhile means KILL now; it is not lost: True, and the proof comes first."""
         release = self._plan.profile.deadlines.release
+        self._stop_began = time.monotonic()
         self._link.send({"do": "stop", "limit": limit, "give_up": release})
-        self._link.wait(("ended", "fault"), limit + release + 10.0)
+        try:
+            self._link.wait(("ended", "fault"), limit + release + 10.0)
+        except KeyboardInterrupt:
+            self._link.send({"do": "stop", "limit": 0.0, "give_up": release})
+            self._link.wait(("ended", "fault"), release + 10.0)
+            return True
+        return False
+
+    def _prove(self, limit: float) -> tuple[Leftover, ...]:
+        begin, release = self._stop_began, self._plan.profile.deadlines.release
         self.exited()  # while the events are fresh: the reason of an end that came before the stop
         ended = self._link.event("ended")
         if ended is None:

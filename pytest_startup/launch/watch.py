@@ -38,6 +38,7 @@ class Watch:
         self._seen: dict[Identity, tuple[float, str]] = {}
         self._paused = threading.Event()
         self._busy = threading.Lock()
+        self._shm_busy = threading.Lock()
 
     def living(self) -> list[Process]:
         """All processes of the engine that run now: everything below us, and known ones wherever they are."""
@@ -67,8 +68,13 @@ class Watch:
             self.known |= fresh
             self._note_lost(processes, seconds)
             self.peak = sample(processes, seconds, self.peak)
-            held = self._look_at_shm(processes)
+        held = self._look_at_shm(processes, count=True)
         if fresh or held:
+            self._changed()
+
+    def shm_created(self) -> None:
+        """Something is new in /dev/shm: is it ours? Asked at once, while whoever made it still has it open."""
+        if self._look_at_shm(self.living(), count=False):
             self._changed()
 
     def _note_lost(self, processes: list[Process], seconds: float) -> None:
@@ -83,15 +89,16 @@ class Watch:
             # The title is read again each time: engines name their processes after they have started.
             self._seen[process.identity] = (since, command_line(process.pid, 120))
 
-    def _look_at_shm(self, processes: list[Process]) -> frozenset[str]:
-        candidates = frozenset(n for n in shm_names() - self.shm if self._tries.get(n, 0) < _TRIES)
-        if not candidates:
-            return frozenset()
-        for name in candidates:
-            self._tries[name] = self._tries.get(name, 0) + 1
-        held = shm_held((p.pid for p in processes), candidates)
-        self.shm |= held
-        return held
+    def _look_at_shm(self, processes: list[Process], count: bool) -> frozenset[str]:
+        with self._shm_busy:
+            candidates = frozenset(n for n in shm_names() - self.shm if self._tries.get(n, 0) < _TRIES)
+            if not candidates:
+                return frozenset()
+            for name in candidates if count else ():
+                self._tries[name] = self._tries.get(name, 0) + 1
+            held = shm_held((p.pid for p in processes), candidates)
+            self.shm |= held
+            return held
 
     def _loop(self) -> None:
         cost = 0.0
