@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_startup.observe.listeners import listening_inodes, process_tree, who_listens
+from pytest_startup.observe.listeners import listening_inodes, pids_of, process_tree, who_listens
 
 CHILD = """
 import socket, sys
@@ -82,6 +82,13 @@ def test_the_tree_holds_descendants_and_the_session_of_its_root(tmp_path: Path) 
         (tmp_path / str(pid) / "stat").write_text(stat(pid, parent, session, "odd ) name (x"))
     (tmp_path / "self").mkdir()
     assert process_tree(10, tmp_path) == {10, 11, 12, 13, 15}
+
+
+def test_pids_of_a_running_engine(child: subprocess.Popen[str]) -> None:
+    pids = pids_of(child)
+    assert pids is not None
+    assert pids() == {child.pid}
+    assert pids_of(object()) is None
 
 
 def test_sockets_that_may_not_be_looked_at_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

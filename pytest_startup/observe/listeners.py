@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,12 @@ def process_tree(root: int, proc: Path = PROC) -> set[int]:
         members |= more
         grown = bool(more)
     return members
+
+
+def pids_of(running: object) -> Callable[[], set[int]] | None:
+    """The process tree of a running engine whose main ``pid`` is known (a local process); None for others."""
+    pid = getattr(running, "pid", None)
+    return (lambda: process_tree(pid)) if isinstance(pid, int) else None
 
 
 def _sockets_of(pid: int, proc: Path) -> set[str] | None:
