@@ -122,12 +122,9 @@ class ProcessRunning:
                 )
             )
         for pid, name, seconds in figures.get("lost", ()):
-            out.append(
-                self._fact(
-                    "process.ended", self._redact(name), f"/proc/{pid}", f"pid {pid} ended while the engine ran (helpers do, ranks must not)",
-                    seconds=seconds, detail={"pid": pid},
-                )
-            )  # fmt: skip
+            text = f"pid {pid} ended while the engine ran (helpers do that, ranks must not)"
+            value, detail = self._redact(name), {"pid": pid}
+            out.append(self._fact("process.ended", value, f"/proc/{pid}", text, seconds=seconds, detail=detail))
         if figures.get("log_error"):
             out.append(self._fact("log.incomplete", str(figures["log_error"]), "engine.log", str(figures["log_error"])))
         killed = oom_kills() - self._oom_before
