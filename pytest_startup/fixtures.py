@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -61,7 +61,7 @@ def engine(request: pytest.FixtureRequest, startup_profile: Profile) -> Engine:
     try:
         gate.engine()
     except (StartFailed, LaunchError) as error:
-        fail_without_traceback(error)
+        raise failed_without_traceback(error) from None
     return Engine(gate)
 
 
@@ -79,18 +79,18 @@ def restart(
         try:
             return gate.restart(kind)
         except (StartFailed, LaunchError) as error:
-            fail_without_traceback(error)
+            raise failed_without_traceback(error) from None
 
     return call
 
 
-def fail_without_traceback(error: Exception) -> NoReturn:
+def failed_without_traceback(error: Exception) -> BaseException:
     """A start that failed, or could not be made, is told as the gate tells it."""
     from pytest_startup.gate import StartFailed
     from pytest_startup.report.terminal import start_failure_text
 
     text = start_failure_text(error.record) if isinstance(error, StartFailed) else str(error)
-    pytest.fail(text, pytrace=False)
+    return pytest.fail.Exception(text, pytrace=False)
 
 
 def _run(request: pytest.FixtureRequest, profile: Profile | None = None) -> GateRun:

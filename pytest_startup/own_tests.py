@@ -75,7 +75,7 @@ def apply_markers(item: pytest.Item) -> None:
     if not requests:
         return
     from pytest_startup.asserts import judge_marked
-    from pytest_startup.fixtures import fail_without_traceback
+    from pytest_startup.fixtures import failed_without_traceback
     from pytest_startup.gate import StartFailed
     from pytest_startup.launch.base import LaunchError
 
@@ -89,6 +89,6 @@ def apply_markers(item: pytest.Item) -> None:
             try:
                 judge_marked(gate, request, item.path, None if line is None else line + 1)
             except AssertionError as error:
-                pytest.fail(str(error), pytrace=False)
+                raise pytest.fail.Exception(str(error), pytrace=False) from None
             except (StartFailed, LaunchError) as error:
-                fail_without_traceback(error)
+                raise failed_without_traceback(error) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["engine", "restart", "startup_profile"]
 
-pytest.register_assert_rewrite("pytest_startup.asserts")
+if "pytest_startup.asserts" not in sys.modules:
+    pytest.register_assert_rewrite("pytest_startup.asserts")
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
