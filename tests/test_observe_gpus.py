@@ -6,9 +6,10 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from helpers_nvml import GIB, Device, FakeNvml, Process
 
-from pytest_startup.observe.gpus import Nvml, identity_facts, memory_facts, other_processes
+from pytest_startup.observe.gpus import Gpu, Nvml, identity_facts, memory_facts, other_processes
 from pytest_startup.observe.sampler import MemorySampler
 from pytest_startup.record import Fact
 
@@ -119,6 +120,27 @@ def test_the_sampler_without_figures_says_unknown(tmp_path: Path) -> None:
     sampler = MemorySampler(Nvml(module=FakeNvml(GB10)), time.monotonic(), proc=tmp_path)
     names = {f.name for f in sampler.facts()}
     assert names == {"gpu.memory_unknown", "gpu.process_memory"}
+
+
+def test_a_driver_that_hangs_does_not_hold_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_startup.observe.sampler.HANGS", 0.05)
+    nvml = Nvml(module=FakeNvml(Device(used=GIB)))
+    asked, release = threading.Event(), threading.Event()
+
+    def hang() -> tuple[Gpu, ...]:
+        asked.set()
+        release.wait(10)
+        return ()
+
+    sampler = MemorySampler(nvml, time.monotonic(), proc=tmp_path)
+    monkeypatch.setattr(nvml, "gpus", hang)
+    sampler.start()
+    assert asked.wait(5)
+    sampler.stop()
+    began = time.monotonic()
+    assert [f.detail["at"] for f in sampler.facts()] == ["before"]
+    assert time.monotonic() - began < 1.0
+    release.set()
 
 
 def _until(condition: object, limit: float = 5.0) -> None:

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from pytest_startup.observe.gpus import Gpu, Nvml
 
 
+HANGS = 2.0  # seconds after which a call into the driver is taken not to come back
+
+
 class MemorySampler:
     """A thread that samples every ``interval`` seconds; make it *before* launch, so that ``before`` means it.
 
     ``facts()`` gives, per device, ``gpu.memory_used`` at ``before``, ``peak`` and ``after`` (or ``gpu.memory_unknown``
     with the reason), and ``host.memory_available`` at ``before``, ``lowest`` and ``after``. Where GPU and host share
-    memory, the latter is the only witness. A driver that hangs stops the samples, never the caller.
+    memory, the latter is the only witness. Once the driver has hung for two seconds it is not asked again.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class MemorySampler:
         self._lock = threading.Lock()
         self._peaks: dict[int, tuple[Gpu, float]] = {}
         self._lowest: tuple[int, list[Fact]] | None = None
+        self._asked_at: float | None = None
         self._before = self._now("before")
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="startup-memory", daemon=True)
@@ -52,7 +56,7 @@ class MemorySampler:
         """End the samples. Returns within 2 s even if the driver hangs. Idempotent."""
         self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join(2.0)
+            self._thread.join(HANGS)
 
     def facts(self, after: bool = True) -> list[Fact]:
         """All facts so far. ``after``: measure once more, as the state after the start (or after the stop)."""
@@ -73,7 +77,9 @@ class MemorySampler:
 
     def _sample(self) -> None:
         since = time.monotonic() - self._launched_at
+        self._asked_at = time.monotonic()
         gpus = self._nvml.gpus() if self._nvml else ()
+        self._asked_at = None
         available = meminfo(self._proc).get("MemAvailable")
         with self._lock:
             for gpu in gpus:
@@ -86,6 +92,8 @@ class MemorySampler:
 
     def _now(self, at: str) -> list[Fact]:
         since = time.monotonic() - self._launched_at
-        gpus = self._nvml.gpus() if self._nvml else ()
+        asked = self._asked_at
+        hangs = asked is not None and time.monotonic() - asked > HANGS
+        gpus = self._nvml.gpus() if self._nvml and not hangs else ()
         host = [f for f in memory_facts(self._proc, at, since) if f.name == "host.memory_available"]
         return [*gpu_facts.memory_facts(gpus, at, since, self._pids() if self._pids else None), *host]
