@@ -104,7 +104,7 @@ def trees(here: Path) -> tuple[tuple[CacheTree, ...], tuple[CacheTree, ...]]:
     return tuple(
         tuple(CacheTree(name, f"/srv/cache/{name}", bool(files), files=tuple(files)) for name, files in many.items())
         for many in (before, after)
-    )  # type: ignore[return-value]
+    )
 
 
 def record_facts(here: Path, caches: tuple[CacheTree, ...]) -> list[Fact]:

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from helpers_records import FAILED, NOT_EXERCISED, NOT_OBSERVABLE, PASSED, fact, profile, record, reference, says
+from helpers_records import (
+    FAILED,
+    NOT_EXERCISED,
+    NOT_OBSERVABLE,
+    PASSED,
+    Outcome,
+    fact,
+    profile,
+    record,
+    reference,
+    says,
+)
 
 from pytest_startup.checks.autotune import check, records_loaded
 from pytest_startup.profile.model import ExpectAutotune, Restart
@@ -23,7 +34,7 @@ class Lines:
     def say(self, name: str, value: object, rank: str | None, **detail: object) -> Lines:
         self.at += 1
         into = self.bars if name == "autotune.tuned" else self.facts
-        into.append(fact(name, value, rank, line=self.at, **detail))  # type: ignore[arg-type]
+        into.append(fact(name, value, rank, line=self.at, **detail))
         return self
 
     def context(self, rank: str | None) -> Lines:
@@ -143,11 +154,11 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_restart(
-    case: tuple[ExpectAutotune | None, tuple[Fact, ...], tuple[Fact, ...], object, tuple[str, ...]],
+    case: tuple[ExpectAutotune | None, tuple[Fact, ...], tuple[Fact, ...], Outcome, tuple[str, ...]],
 ) -> None:
     expect, before, now, outcome, words = case
     wanted = profile(expect={"autotune": expect})
-    says(check(wanted, reference(*before), record(*now), None), outcome, *words)  # type: ignore[arg-type]
+    says(check(wanted, reference(*before), record(*now), None), outcome, *words)
 
 
 REFERENCE_CASES = {
@@ -164,9 +175,9 @@ REFERENCE_CASES = {
 
 
 @pytest.mark.parametrize("case", REFERENCE_CASES.values(), ids=REFERENCE_CASES)
-def test_reference(case: tuple[ExpectAutotune | None, tuple[Fact, ...], object, tuple[str, ...]]) -> None:
+def test_reference(case: tuple[ExpectAutotune | None, tuple[Fact, ...], Outcome, tuple[str, ...]]) -> None:
     expect, now, outcome, words = case
-    says(check(profile(expect={"autotune": expect}), None, reference(*now), None), outcome, *words)  # type: ignore[arg-type]
+    says(check(profile(expect={"autotune": expect}), None, reference(*now), None), outcome, *words)
 
 
 def test_a_wiped_tuning_cache_is_meant_to_be_tuned_again() -> None:

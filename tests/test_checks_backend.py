@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, fact, profile, record, reference, says
+from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, fact, profile, record, reference, says
 
 from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.backend import check
@@ -137,10 +137,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_verdict(case: tuple[ExpectBackend, tuple[Fact, ...], tuple[Fact, ...], object, tuple[str, ...]]) -> None:
+def test_verdict(case: tuple[ExpectBackend, tuple[Fact, ...], tuple[Fact, ...], Outcome, tuple[str, ...]]) -> None:
     expect, before, now, outcome, words = case
     old = reference(*before) if before else None
-    says(check(profile(expect={"backend": expect}), old, record(*now), None), outcome, *words)  # type: ignore[arg-type]
+    says(check(profile(expect={"backend": expect}), old, record(*now), None), outcome, *words)
 
 
 def test_baseline() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, fact, profile, record, reference, says
+from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, fact, profile, record, reference, says
 
 from pytest_startup.baseline import Baseline
 from pytest_startup.checks.identity import check, same_version
@@ -42,7 +42,7 @@ def test_versions(pinned: str, said: str, same: bool) -> None:
 
 PINNED = Engine("vllm", "org/model", version="0.31.0")
 
-CASES: dict[str, tuple[Profile, tuple[Fact, ...], object, tuple[str, ...]]] = {
+CASES: dict[str, tuple[Profile, tuple[Fact, ...], Outcome, tuple[str, ...]]] = {
     "the pinned version, said twice": (
         profile(engine=PINNED),
         (version("v0.31.0"), version("0.31.0+cpu", "endpoint")),
@@ -132,9 +132,9 @@ CASES: dict[str, tuple[Profile, tuple[Fact, ...], object, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_start(case: tuple[Profile, tuple[Fact, ...], object, tuple[str, ...]]) -> None:
+def test_start(case: tuple[Profile, tuple[Fact, ...], Outcome, tuple[str, ...]]) -> None:
     pinned, facts, outcome, words = case
-    says(check(pinned, None, record(*facts), None), outcome, *words)  # type: ignore[arg-type]
+    says(check(pinned, None, record(*facts), None), outcome, *words)
 
 
 def in_container(*files: ContainerFile) -> Profile:

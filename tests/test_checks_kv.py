@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, fact, profile, record, reference, says
+from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, fact, profile, record, reference, says
 
 from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.kv import check, compile_state
@@ -94,7 +94,13 @@ CASES = {
         NOT_OBSERVABLE,
         ("nothing shows the capacity of the KV cache", "kv.available 8.5"),
     ),
-    "nothing stated at all": (ExpectKv(), (), (), NOT_OBSERVABLE, ("not seen: kv.tokens at the metrics endpoint",)),
+    "nothing stated at all": (
+        ExpectKv(),
+        (),
+        (),
+        NOT_OBSERVABLE,
+        ("nothing to judge by: kv.tokens at the metrics endpoint",),
+    ),
     "a count that is no number": (ExpectKv(), (), (fact("kv.tokens", "many"),), NOT_OBSERVABLE, ()),
     "available memory below its limit": (
         ExpectKv(available_gib=Range(min=36.0)),
@@ -114,10 +120,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_verdict(case: tuple[ExpectKv, tuple[Fact, ...], tuple[Fact, ...], object, tuple[str, ...]]) -> None:
+def test_verdict(case: tuple[ExpectKv, tuple[Fact, ...], tuple[Fact, ...], Outcome, tuple[str, ...]]) -> None:
     expect, before, now, outcome, words = case
     old = reference(*before) if before else None
-    says(check(profile(expect={"kv": expect}), old, record(*now), None), outcome, *words)  # type: ignore[arg-type]
+    says(check(profile(expect={"kv": expect}), old, record(*now), None), outcome, *words)
 
 
 def test_baseline_goes_before_the_reference() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, fact, profile, record, reference, says
+from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, fact, profile, record, reference, says
 
 from pytest_startup.checks.log import check
 from pytest_startup.profile.model import ExpectLog, LogPattern
@@ -55,9 +55,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_verdict(case: tuple[ExpectLog, tuple[Fact, ...], object, tuple[str, ...]]) -> None:
+def test_verdict(case: tuple[ExpectLog, tuple[Fact, ...], Outcome, tuple[str, ...]]) -> None:
     expect, facts, outcome, words = case
-    says(check(profile(expect={"log": expect}), None, record(*facts), None), outcome, *words)  # type: ignore[arg-type]
+    says(check(profile(expect={"log": expect}), None, record(*facts), None), outcome, *words)
 
 
 def test_a_rank_of_the_reference_counts_too() -> None:

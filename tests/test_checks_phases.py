@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, fact, profile, record, reference, says
+from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, fact, profile, record, reference, says
 
 from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.phases import check, seconds
@@ -14,7 +14,7 @@ from pytest_startup.record import Evidence, Failure, PhaseSpan
 
 WEIGHTS = PhaseSpan("weights", "TP1", None, 20, 31, 2.0, 42.0, None, "received")
 
-CASES: dict[str, tuple[Deadlines, dict[str, Any], object, tuple[str, ...]]] = {
+CASES: dict[str, tuple[Deadlines, dict[str, Any], Outcome, tuple[str, ...]]] = {
     "in time": (Deadlines(phases={"weights": 60}), {"phases": (WEIGHTS,), "ready_seconds": 50.0}, PASSED, ()),
     "a phase overruns": (
         Deadlines(phases={"weights": 30}),
@@ -62,9 +62,9 @@ CASES: dict[str, tuple[Deadlines, dict[str, Any], object, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_verdict(case: tuple[Deadlines, dict[str, Any], object, tuple[str, ...]]) -> None:
+def test_verdict(case: tuple[Deadlines, dict[str, Any], Outcome, tuple[str, ...]]) -> None:
     deadlines, fields, outcome, words = case
-    says(check(profile(deadlines=deadlines), None, record(**fields), None), outcome, *words)  # type: ignore[arg-type]
+    says(check(profile(deadlines=deadlines), None, record(**fields), None), outcome, *words)
 
 
 def test_usual_time_is_the_baselines_else_the_references() -> None:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers_records import FAILED, NOT_EXERCISED, NOT_OBSERVABLE, PASSED, answer, profile, record, reference, says
+from helpers_records import (
+    FAILED,
+    NOT_EXERCISED,
+    NOT_OBSERVABLE,
+    PASSED,
+    Outcome,
+    answer,
+    profile,
+    record,
+    reference,
+    says,
+)
 
 from pytest_startup.checks.quality import check
 from pytest_startup.profile.model import ExpectQuality, Prompt
@@ -109,12 +120,12 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_verdict(
-    case: tuple[ExpectQuality | None, list[Completion], list[Completion], object, tuple[str, ...]],
+    case: tuple[ExpectQuality | None, list[Completion], list[Completion], Outcome, tuple[str, ...]],
 ) -> None:
     expect, before, now, outcome, words = case
     old = reference(completions=tuple(before)) if before else None
     verdict = check(profile(expect={"quality": expect}), old, record(completions=tuple(now)), None)
-    says(verdict, outcome, *words)  # type: ignore[arg-type]
+    says(verdict, outcome, *words)
 
 
 def test_a_reasoning_text_is_compared_too() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers_records import FAILED, PASSED, answer, fact, profile, record, says
+from helpers_records import FAILED, PASSED, Outcome, answer, fact, profile, record, says
 
 from pytest_startup.checks.ready import check
 from pytest_startup.profile.model import Engine, ExpectQuality, Prompt
@@ -87,10 +87,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_verdict(case: tuple[list[Completion], object, tuple[str, ...]]) -> None:
+def test_verdict(case: tuple[list[Completion], Outcome, tuple[str, ...]]) -> None:
     answers, outcome, words = case
     wanted = profile(expect={"completion": Prompt("The capital of France is", "paris")})
-    says(check(wanted, None, record(completions=tuple(answers)), None), outcome, *words)  # type: ignore[arg-type]
+    says(check(wanted, None, record(completions=tuple(answers)), None), outcome, *words)
 
 
 def test_served_name_is_the_one_that_counts() -> None:
@@ -107,14 +107,14 @@ def test_loops_can_be_allowed_for_models_without_sense() -> None:
 
 @pytest.mark.parametrize("value", [False, 503, {"health": 200, "completion": 0}, {}])
 def test_health_behind_the_workload(value: object) -> None:
-    after = fact("endpoint.health_after", value, source="endpoint", text="/health 200; completion refused")  # type: ignore[arg-type]
+    after = fact("endpoint.health_after", value, source="endpoint", text="/health 200; completion refused")
     verdict = check(profile(), None, record(after, completions=(answer(),)), None)
     says(verdict, FAILED, "the engine no longer answers after the workload", "completion refused")
 
 
 @pytest.mark.parametrize("value", [True, 200, {"health": 200, "completion": 200}])
 def test_alive_behind_the_workload(value: object) -> None:
-    after = fact("endpoint.health_after", value, source="endpoint")  # type: ignore[arg-type]
+    after = fact("endpoint.health_after", value, source="endpoint")
     says(check(profile(), None, record(after, completions=(answer(),)), None), PASSED)
 
 

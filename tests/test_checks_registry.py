@@ -24,7 +24,7 @@ def test_order() -> None:
 @pytest.mark.parametrize("before", [None, reference(ready=False)], ids=["reference", "restart"])
 def test_nothing_seen_is_never_green(name: str, before: object) -> None:
     """The control of every check: a record in which nothing was seen."""
-    verdict = run(name, profile(), before, record(ready=False), None)  # type: ignore[arg-type]
+    verdict = run(name, profile(), before, record(ready=False), None)
     assert verdict.check == name
     assert verdict.outcome is (Outcome.FAILED if name == "ready" else Outcome.NOT_OBSERVABLE)
     assert all(f.summary and f.expected and f.observed for f in verdict.findings)
@@ -34,7 +34,7 @@ def test_a_defect_of_a_check_is_a_failure_that_names_it() -> None:
     def broken(*_: object) -> object:
         return {}["missing"]
 
-    verdict = run("boot", profile(), None, record(), None, {"boot": broken})  # type: ignore[dict-item]
+    verdict = run("boot", profile(), None, record(), None, {"boot": broken})
     says(
         verdict,
         FAILED,

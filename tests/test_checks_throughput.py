@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from helpers_records import FAILED, NOT_EXERCISED, NOT_OBSERVABLE, PASSED, batches, profile, record, reference, says
+from helpers_records import (
+    FAILED,
+    NOT_EXERCISED,
+    NOT_OBSERVABLE,
+    PASSED,
+    Outcome,
+    batches,
+    profile,
+    record,
+    reference,
+    says,
+)
 
 from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.base import Verdict
@@ -40,10 +51,10 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_restart(
-    case: tuple[tuple[ThroughputSample, ...], tuple[ThroughputSample, ...], object, tuple[str, ...]],
+    case: tuple[tuple[ThroughputSample, ...], tuple[ThroughputSample, ...], Outcome, tuple[str, ...]],
 ) -> None:
     before, now, outcome, words = case
-    says(judge(before, now), outcome, *words)  # type: ignore[arg-type]
+    says(judge(before, now), outcome, *words)
 
 
 def judge(before: tuple[ThroughputSample, ...], now: tuple[ThroughputSample, ...]) -> Verdict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers_records import FAILED, NOT_EXERCISED, NOT_OBSERVABLE, PASSED, fact, profile, record, says
+from helpers_records import FAILED, NOT_EXERCISED, NOT_OBSERVABLE, PASSED, Outcome, fact, profile, record, says
 
 from pytest_startup.checks.registry import applicable
 from pytest_startup.checks.tiers import check
@@ -76,9 +76,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_verdict(case: tuple[ExpectTiers, tuple[Fact, ...], object, tuple[str, ...]]) -> None:
+def test_verdict(case: tuple[ExpectTiers, tuple[Fact, ...], Outcome, tuple[str, ...]]) -> None:
     expect, facts, outcome, words = case
-    says(check(profile(expect={"tiers": expect}), None, record(*facts), None), outcome, *words)  # type: ignore[arg-type]
+    says(check(profile(expect={"tiers": expect}), None, record(*facts), None), outcome, *words)
 
 
 def test_a_tier_among_the_arguments_is_asked_for() -> None:

@@ -27,6 +27,8 @@ BAD = (
     "changed-between-starts",
     "not-loaded",
 )
+#: ``(Worker_TP1 pid=7) WARNING 11-29 15:36:35 [file.py:322] `` of a vLLM line.
+_PREFIX = re.compile(r"^(?:\(\w+[^)]*\)\s+)?(?:[A-Z]+ \d\d-\d\d [\d:]+ \[[^]]*\]\s+)?")
 _LINES = ("compile.cache_dir", "compile.cache_loaded", "compile.cache_written", "compile.range")
 
 
@@ -79,6 +81,7 @@ def _bad(
     bad = sorted((f for f in findings if f.kind in BAD), key=lambda f: BAD.index(f.kind))
     refused = {f.rank for f in bad if f.kind == "artifact-refused"}
     bad = [f for f in bad if not (f.kind == "not-loaded" and (f.rank in refused or None in refused))]
+    bad = [replace(f, helps=(*f.helps, _AGAIN)) if f.kind == "artifact-refused" else f for f in bad]
     if profile.expect.artifacts.missing == "none":
         bad += _defaults(profile, reference, start)
     for fact in start.named("compile.artifacts"):
@@ -110,12 +113,18 @@ def _bare(fact: Fact) -> str:
 
 
 def _finding(
-    kind: str, summary: str, expected: str, facts: Sequence[Fact], helps: tuple[str, ...] = ()
+    kind: str,
+    summary: str,
+    expected: str,
+    facts: Sequence[Fact],
+    helps: tuple[str, ...] = (),
+    observed: tuple[str, ...] = (),
 ) -> LedgerFinding:
-    """A finding of our own in the ledger's form."""
-    observed = tuple(f"{common.who(f)}: {common.excerpt(f.evidence.text, 200)}" for f in facts[:4])
+    """A finding of our own in the ledger's form; observed are the lines themselves where nothing else is given."""
     evidence = tuple(f.evidence for f in facts[:4])
-    return LedgerFinding(kind, "compile", summary, expected, observed or ("no line",), None, evidence, helps)
+    return LedgerFinding(
+        kind, "compile", summary, expected, observed or tuple(e.text for e in evidence), None, evidence, helps
+    )
 
 
 def _nothing_loaded(profile: Profile, reference: StartRecord, start: StartRecord) -> list[LedgerFinding]:
@@ -126,7 +135,7 @@ def _nothing_loaded(profile: Profile, reference: StartRecord, start: StartRecord
         return []
     helps = ("an eager start looks like this: no graph was compiled and none was loaded",)
     text = "nothing says that a compiled artifact was loaded; the reference start saved or loaded one"
-    return [_finding("not-loaded", text, "a load line", before[:2], helps)]
+    return [_finding("not-loaded", text, "a load line", before[:2], helps, ("no load line in this start",))]
 
 
 def _compiled(start: StartRecord, told: Sequence[LedgerFinding]) -> list[LedgerFinding]:
@@ -151,16 +160,28 @@ def _tell(
         return
     first = findings[0].summary.removeprefix("key hash changed: ")
     rest = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    lines = [e for f in findings for e in f.evidence]
+    observed = [*findings[0].observed, *(text for f in findings[1:] for text in (f.summary, *f.observed[:2]))]
     judging.failed(
         f"{heading}: {first}{rest}",
         "; ".join(_unique(f.expected for f in findings)),
-        [*(findings[0].observed), *(text for f in findings[1:] for text in (f.summary, *f.observed[:2])), *more],
-        [e for f in findings for e in f.evidence],
+        _unique([*(_short(text, lines) for text in observed), *more]),
+        lines,
         _unique(h for f in findings for h in f.helps) or _WHY.get(heading, ()),
         source,
     )
 
 
+def _short(text: str, lines: Iterable[Evidence]) -> str:
+    """A log line that stands among the evidence is observed without its prefix and the path down to its rank."""
+    whole = next((e.text for e in lines if e.line is not None and e.text.startswith(text.rstrip("…"))), None)
+    if whole is None:
+        return text
+    message = _PREFIX.sub("", whole)
+    return re.sub(r"/\S*?/(rank_\d+_\d+/)", r"…/\1", message)
+
+
+_AGAIN = "if it is refused again after that, this build cannot reuse its own artifacts"
 _WHY = {
     "written during a warm start": (
         "this start paid for compilation: look for a refused or missing artifact; if there is none,"

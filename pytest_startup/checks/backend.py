@@ -54,6 +54,9 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
 def of_role(record: StartRecord, key: str) -> list[Fact]:
     """Statements of one key of ``expect.backend``."""
     facts = [f for f in record.named(NAMES[key]) if isinstance(f.value, str) and not f.detail.get("requested")]
+    facts = [
+        f for f in facts if f.evidence.source == "log"
+    ] or facts  # an endpoint may say "auto" where the log resolves
     if key == "drafter":
         return [f for f in facts if f.detail.get("role") == "drafter"]
     return [f for f in facts if f.detail.get("role", "model") == "model"] if key == "attention" else facts

@@ -208,9 +208,9 @@ def _downgrades(judging: common.Judging, profile: Profile, start: StartRecord, r
     facts = start.named("graphs.downgraded")
     if facts and reached is None:
         judging.failed(
-            f"the engine lowered its CUDA graph mode on {common.who(facts[0])}: {common.excerpt(str(facts[0].value))}",
+            f"the engine lowered its CUDA graph mode{common.on(facts[0])}: {common.excerpt(str(facts[0].value))}",
             profile.expect.graphs.mode or "the mode that was asked for",
-            [f"{common.who(f)}: {common.excerpt(str(f.value), 160)}" for f in facts],
+            dict.fromkeys(f"{common.who(f)}: {common.excerpt(str(f.value), 160)}" for f in facts),
             facts,
             ("if this mode is meant, name it: expect.graphs.mode",),
             "expect.graphs.mode",
