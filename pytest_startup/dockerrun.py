@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_startup.profile.problems import nearest
+from pytest_startup.profile.units import shown_size, size
 
 #: Options that carry something over: long name → the key under which its values are kept.
 _KEPT = {
@@ -189,8 +190,6 @@ def _host_config(name: str, value: str, run: DockerRun) -> None:
         elif form == "nano":
             run.host_config[member] = round(float(value) * 1_000_000_000)
         elif form == "size":
-            from pytest_startup.profile.units import size
-
             run.host_config[member] = -1 if value == "-1" else size(value)
         else:
             run.host_config[member] = value
@@ -231,9 +230,9 @@ def inspected(container: Mapping[str, Any], image: Mapping[str, Any]) -> DockerR
         if host.get(member) and host[member] != usual:
             run.kept[key] = [str(host[member])]
     if host.get("ShmSize") not in (None, 0, 64 << 20):
-        run.kept["shm_size"] = [str(host["ShmSize"])]
+        run.kept["shm_size"] = [shown_size(host["ShmSize"])]
     if host.get("Memory"):
-        run.kept["memory"] = [str(host["Memory"])]
+        run.kept["memory"] = [shown_size(host["Memory"])]
     run.kept["publish"] = [
         ":".join(p for p in (b.get("HostIp"), b.get("HostPort") or "", inside.partition("/")[0]) if p)
         for inside, bindings in (host.get("PortBindings") or {}).items()

@@ -46,12 +46,13 @@ def _inline(value: Any) -> str:
     return _text(value) if isinstance(value, str) else json.dumps(value)
 
 
+#: Text that another YAML reader takes for a number, a switch or a date.
+_ELSEWHERE = re.compile(r"(?i)[-+.]?[0-9][0-9_:.,-]*|0[xo][0-9a-f]+|yes|no|on|off|y|n")
+
+
 def _text(text: str) -> str:
-    """Plain where YAML reads the same text back, else in quotes."""
-    if (
-        re.fullmatch(r"[A-Za-z0-9_./~+-][A-Za-z0-9_./~+:@%=-]*", text)
-        and not re.search(r"^[-~]$|^---|:$", text)
-        and scalar(text) == text
-    ):
+    """Plain where every YAML reader takes the same text back, else in quotes."""
+    plain = re.fullmatch(r"[A-Za-z0-9_./~+-][A-Za-z0-9_./~+:@%=-]*", text) and not re.search(r"^[-~]$|^---|:$", text)
+    if plain and scalar(text) == text and not _ELSEWHERE.fullmatch(text):
         return text
     return json.dumps(text, ensure_ascii=False)

@@ -239,9 +239,9 @@ CONTAINER_ATTRS = {
         "CapAdd": ["SYS_NICE"],
         "IpcMode": "host",
         "NetworkMode": "host",
-        "ShmSize": 67108864,
-        "Memory": 0,
-        "MemorySwap": 0,
+        "ShmSize": 134217728,
+        "Memory": 536870912,
+        "MemorySwap": 1073741824,
         "Runtime": "runc",
         "CgroupnsMode": "private",
         "OomScoreAdj": 0,
@@ -270,7 +270,7 @@ def test_a_container_as_inspected() -> None:
     assert container.ulimits == {"memlock": "-1"}
     assert container.devices == ("/dev/infiniband",)
     assert (container.ipc, container.network, container.cap_add) == ("host", "host", ("SYS_NICE",))
-    assert (container.shm_size, container.memory, container.runtime, container.init) == (None, None, None, False)
+    assert (container.shm_size, container.memory, container.runtime, container.init) == ("128m", "512m", None, False)
     assert container.engine_options == {"Privileged": True, "SecurityOpt": ["label=disable"]}
     assert "--restart always is not carried over: a profile has no such option" in draft.notes
 

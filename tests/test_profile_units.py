@@ -45,6 +45,11 @@ def test_sizes(value: Any, size: int) -> None:
     assert units.size(value) == size
 
 
+@given(st.integers(1, 1 << 50))
+def test_a_size_shown_is_read_back(count: int) -> None:
+    assert units.size(units.shown_size(count)) == count
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "guess"),
     [

@@ -53,6 +53,14 @@ def size(value: str | int) -> int:
     return int(found[1]) << (10 * "bkmgt".index((found[2] or "b").lower()))
 
 
+def shown_size(count: int) -> str:
+    """``16g`` of 17179869184: the shortest spelling that ``size`` reads back."""
+    for power, unit in ((40, "t"), (30, "g"), (20, "m"), (10, "k")):
+        if count and count % (1 << power) == 0:
+            return f"{count >> power}{unit}"
+    return str(count)
+
+
 def suggest(kind: str, value: object) -> str | None:
     """How ``value`` was probably meant, as a legal ``kind`` (duration, fraction, size, date); None: no idea."""
     text = str(getattr(value, "source", value)).strip()
