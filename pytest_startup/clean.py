@@ -87,7 +87,7 @@ def remove(folder: Path, remains: Remains) -> list[Leftover]:
 def sweep() -> list[str]:
     """What a run does first: remove what dead runs left behind, but not what was kept on purpose; one text each."""
     try:
-        folder = registry.state_folder()
+        folder = registry.state_folder(create=False)
     except registry.UnsafeFolder as error:
         return [str(error)]
     out = []
@@ -118,7 +118,7 @@ def main(argv: Sequence[str]) -> int:
     choice.add_argument("--yes", action="store_true", help="remove it, also what --startup-keep left up")
     options = parser.parse_args(list(argv))
     try:
-        folder = registry.state_folder()
+        folder = registry.state_folder(create=False)
     except registry.UnsafeFolder as error:
         print(f"pytest-startup clean: {error}", file=sys.stderr)
         return 2

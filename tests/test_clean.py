@@ -97,6 +97,13 @@ def test_unsafe_state_folder_is_refused(tmp_path, monkeypatch, kind, capsys):
     assert "nobody else may write" in text
 
 
+def test_looking_makes_no_folder(tmp_path, capsys):
+    assert clean.main([]) == 0
+    assert clean.sweep() == []
+    assert list((tmp_path / "runtime").iterdir()) == []
+    assert "nothing is left" in capsys.readouterr().out
+
+
 def test_state_folder_without_runtime_dir():
     folder = registry.state_folder({"XDG_RUNTIME_DIR": "/no/such/folder"})
     assert folder == Path(f"/tmp/pytest-startup-{os.getuid()}")

@@ -55,7 +55,7 @@ class ProcessLauncher:
         elif find_command(process.command[0], process.cwd, profile.engine.env.get("PATH")) is None:
             reasons.append(f"{place}: command {process.command[0]!r} is not there or may not be executed")
         try:
-            registry.state_folder()
+            registry.state_folder(create=False)
             used = [key for key in self._wanted(profile, profile.launch.port) if not locks.is_free(*key)]
         except (registry.UnsafeFolder, locks.LockUnusable) as error:
             return [*reasons, str(error)]

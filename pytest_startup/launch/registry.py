@@ -59,8 +59,10 @@ def pid_namespace() -> str:
         return ""
 
 
-def state_folder(environment: Mapping[str, str] | None = None) -> Path:
+def state_folder(environment: Mapping[str, str] | None = None, create: bool = True) -> Path:
     """``$XDG_RUNTIME_DIR/pytest-startup`` or ``/tmp/pytest-startup-<uid>``, made with mode 0700 if it is missing.
+
+    ``create`` False: a missing one stays missing (it then holds no entries).
 
     Raises UnsafeFolder for a link, another owner, or a folder into which others may write.
     """
@@ -70,6 +72,8 @@ def state_folder(environment: Mapping[str, str] | None = None) -> Path:
         folder = Path(runtime) / "pytest-startup"
     else:
         folder = Path(f"/tmp/pytest-startup-{os.getuid()}")  # noqa: S108 - owner, mode and links are checked below
+    if not create and not os.path.lexists(folder):
+        return folder
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
