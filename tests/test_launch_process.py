@@ -134,6 +134,11 @@ def test_facts_name_the_process_and_hide_secrets(launcher, tmp_path, monkeypatch
     assert "hf_AbCdEf" not in repr(running.facts())
 
 
+def test_memory_is_known_from_the_first_question_on(launcher, tmp_path):
+    running = launcher.start(plan(tmp_path, how={"hang": "start"}))
+    assert by_name(running)["host.memory_peak"].value >= 0
+
+
 def test_term_ignored_then_killed(launcher, tmp_path):
     how = {"ignore_term": "always", "hang": "Starting to load model"}
     running = launcher.start(plan(tmp_path, how=how, deadlines=Deadlines(stop=0.3, release=10)))

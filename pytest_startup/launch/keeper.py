@@ -205,6 +205,8 @@ class Keeper:
                 self._record()
                 self._say("keep")
             elif command["do"] == "facts":
+                if self._watch.peak is None and not self._exited:
+                    self._watch.look()  # asked before the first sample was due
                 self._say("facts", **self._figures())
 
     def _owner_died(self) -> None:
