@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -73,7 +74,8 @@ def _run(args: argparse.Namespace, rules: Sequence[tuple[str, RuleTable]]) -> in
     for paths in [args.log] if args.nodes else [[path] for path in args.log]:
         unknown = UnknownLines() if args.unknown else None
         nodes = node_names(paths) if len(paths) > 1 else {}
-        reader = Reader(rules, paths[0], unknown, {node: path for path, node in nodes.items()})
+        statistics = functools.partial(stream.statistics, paths[0]) if stream else None
+        reader = Reader(rules, paths[0], unknown, {node: path for path, node in nodes.items()}, statistics)
         digest = Digest(paths)
         told = 0
         try:
@@ -125,7 +127,7 @@ def _facts(reader: Reader, paths: Sequence[str], nodes: dict[str, str]) -> Itera
             if is_newest_first(head):
                 with contextlib.closing(spooled(head, pieces)) as whole:
                     for number, lines in backwards(whole):
-                        yield reader.lines(lines, number, None, node, -1)
+                        yield reader.lines(lines, number, -1, node)
                 continue
             yield reader.feed(head, None, node)
             for data in pieces:

@@ -9,6 +9,7 @@ from typing import IO
 from pytest_startup.engines.base import LogSummary
 from pytest_startup.engines.lines import Line
 from pytest_startup.engines.rules import shortened
+from pytest_startup.engines.skim import Statistic
 from pytest_startup.record import JSON, Evidence, Fact, PhaseSpan, fact_to_json
 
 
@@ -73,6 +74,21 @@ class JsonStream:
         rows = [json.dumps(fact_to_json(fact), ensure_ascii=False) for fact in facts]
         if rows:
             self.raw(",\n".join(rows))
+
+    def statistics(self, where: str, found: Iterable[Statistic]) -> None:
+        """Hit rates of a serving log, as the facts that they are."""
+        quote = json.encoder.encode_basestring
+        path = quote(where)
+        rows = []
+        for name, value, line, text, process, node, start, seconds in found:
+            more = "" if node is None else f', "node": {quote(node)}'
+            more += "" if seconds is None else f', "seconds": {seconds!r}'
+            more += "" if process is None else f', "process": "{process}"'
+            rows.append(
+                f'{{"fact": "{name}", "value": {value!r}, "unit": "percent", "source": "log", "where": {path}, '
+                f'"line": {line}, "text": {quote(text)}, "start": {start}{more}}}'
+            )
+        self.raw(",\n".join(rows))
 
     def raw(self, rows: str) -> None:
         """Rows that are JSON already, joined by commas."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pytest_startup.engines.base import LogSummary, Progress
 from pytest_startup.engines.diagnosis import ANCHORS, StartTracker
 from pytest_startup.engines.framing import LINE_LIMIT, frame
 from pytest_startup.engines.lines import Line
 from pytest_startup.engines.rules import RuleTable
-from pytest_startup.engines.skim import Skimmer
+from pytest_startup.engines.skim import Skimmer, Statistic, sort
 from pytest_startup.engines.starts import Start, Starts, summary
 from pytest_startup.engines.unknown import UnknownLines
-from pytest_startup.record import Fact
+from pytest_startup.record import JSON, Evidence, Fact
 
 #: While traffic is skimmed, so many lines behind one that matters are read as well: a traceback is more than its head.
 CONTEXT = 200
@@ -23,17 +24,33 @@ CONTEXT = 200
 class _Node:
     """The state of one node's byte stream."""
 
-    rest: bytes = b""
     line: int = 0
     context: int = 0
     parts: list[bytes] = field(default_factory=list)
+
+
+class _Place(NamedTuple):
+    """Where a block stands: the number of its first line, the step to the next, receive time, node."""
+
+    first: int
+    step: int
+    seconds: float | None
+    node: str | None
+
+    def number(self, index: int) -> int:
+        return self.first + index * self.step
+
+    def behind(self, index: int) -> _Place:
+        return self._replace(first=self.number(index + 1))
 
 
 class Reader:
     """A ``LogReader`` (``engines.base``) for the engines whose tables it is given.
 
     ``where`` is the log's path relative to the start's folder; with a node it becomes ``<node>/<where>``, or what
-    ``paths`` says. ``unknown`` collects lines that look like facts but match no rule.
+    ``paths`` says. ``unknown`` collects lines that look like facts but match no rule. ``statistics`` takes the hit
+    rates of a serving log in their short form, hundreds of thousands of which would be slow as facts; without it they
+    are facts like all others.
     """
 
     def __init__(
@@ -42,10 +59,12 @@ class Reader:
         where: str = "engine.log",
         unknown: UnknownLines | None = None,
         paths: Mapping[str, str] | None = None,
+        statistics: Callable[[Sequence[Statistic]], None] | None = None,
     ) -> None:
         self._tables = tables
         self._where = where
         self._paths = paths or {}
+        self._statistics = statistics
         self._unknown = unknown
         self._nodes: dict[str | None, _Node] = {}
         self._starts = Starts(StartTracker, tables[0][0] if len(tables) == 1 else None)
@@ -60,26 +79,18 @@ class Reader:
             self._keep(state, data)
             return []
         state.parts.append(data[:end])
-        lines = b"".join(state.parts).split(b"\n")
+        block = b"".join(state.parts)
         state.parts = [data[end + 1 :]]
-        first = state.line + 1
-        state.line += len(lines)
-        return self.lines(lines, first, seconds, node)
-
-    def lines(
-        self, lines: Sequence[bytes], first: int, seconds: float | None = None, node: str | None = None, step: int = 1
-    ) -> list[Fact]:
-        """Whole lines (without LF), numbered from ``first`` in steps of ``step`` (-1: the log is read backwards)."""
-        state = self._nodes.setdefault(node, _Node())
         facts: list[Fact] = []
-        at = 0
-        while at < len(lines):
-            if self._starts.latest.serving and not state.context:
-                at = self._traffic(lines, at, first, seconds, node, step, state, facts)
-                continue
-            state.context = max(0, state.context - 1)
-            self._line(lines[at], first + at * step, seconds, node, facts)
-            at += 1
+        state.line += self._block(block, _Place(state.line + 1, 1, seconds, node), state, facts)
+        return facts
+
+    def lines(self, lines: Sequence[bytes], first: int, step: int = 1, node: str | None = None) -> list[Fact]:
+        """Whole lines (without LF) in the order of time; ``step`` -1: of a log that runs newest first, so that their
+        numbers fall from ``first``."""
+        facts: list[Fact] = []
+        state = self._nodes.setdefault(node, _Node())
+        self._block(b"\n".join(lines), _Place(first, step, None, node), state, facts)
         return facts
 
     def progress(self) -> Progress:
@@ -94,7 +105,7 @@ class Reader:
             state.parts = []
             if rest:
                 state.line += 1
-                self._line(rest, state.line, None, node, facts)
+                self._line(rest, state.line, _Place(state.line, 1, None, node), facts)
         for start in self._starts.rest():
             self._end(start, facts)
         return facts, self.summaries()
@@ -110,31 +121,55 @@ class Reader:
             whole = b"".join(state.parts)
             state.parts = [whole[: LINE_LIMIT // 2] + b"\r", whole[-LINE_LIMIT // 2 :]]
 
-    def _traffic(
-        self,
-        lines: Sequence[bytes],
-        at: int,
-        first: int,
-        seconds: float | None,
-        node: str | None,
-        step: int,
-        state: _Node,
-        facts: list[Fact],
-    ) -> int:
-        """Skim serving traffic from ``at``; returns where the full reading goes on."""
-        for index in self._skim.interesting(lines, at):
-            number = first + index * step
-            raw = lines[index]
-            if self._skim.tells(raw):
-                state.context = CONTEXT
-                return index
-            self._line(raw, number, seconds, node, facts)
-            if not self._starts.latest.serving:
-                return index + 1
+    def _block(self, block: bytes, place: _Place, state: _Node, facts: list[Fact]) -> int:
+        """Read whole lines, traffic quickly; returns their number."""
+        if self._starts.latest.serving:
+            return self._traffic(block, place, state, facts)
+        lines = block.split(b"\n")
+        for index, raw in enumerate(lines):
+            self._line(raw, place.number(index), place, facts)
+            if self._starts.latest.serving and index + 1 < len(lines):
+                rest = b"\n".join(lines[index + 1 :])
+                return index + 1 + self._traffic(rest, place.behind(index), state, facts)
         return len(lines)
 
-    def _line(self, raw: bytes, number: int, seconds: float | None, node: str | None, facts: list[Fact]) -> None:
-        for line in frame(raw, number, node, seconds):
+    def _traffic(self, block: bytes, place: _Place, state: _Node, facts: list[Fact]) -> int:
+        """Skim serving traffic; where another start begins in it, what follows is read in full."""
+        start = self._starts.latest
+        traffic = sort(block)
+        found: list[Statistic] = []
+        others = traffic.others
+        for index, raw in traffic.statistics:
+            told = self._skim.statistics(raw, place.number(index), place.node, start.index, place.seconds)
+            if told is None:
+                others.append((index, raw))
+            else:
+                found += told
+        others.sort()
+        hits = set(self._skim.hits([raw for _, raw in others])) if others else set()
+        for position, (index, raw) in enumerate(others):
+            hit = position in hits
+            if not (hit or state.context):
+                continue
+            state.context = CONTEXT if hit and self._skim.tells(raw) else max(0, state.context - 1)
+            self._line(raw, place.number(index), place, facts)
+            if not self._starts.latest.serving:
+                self._bulk([s for s in found if (s.line - place.number(index)) * place.step < 0], facts)
+                rest = b"\n".join(block.split(b"\n")[index + 1 :])
+                more = traffic.total - index - 1
+                return index + 1 + (self._block(rest, place.behind(index), state, facts) if more else 0)
+        start.last_line = max(start.last_line, place.number(0), place.number(traffic.total - 1))
+        self._bulk(found, facts)
+        return traffic.total
+
+    def _bulk(self, found: list[Statistic], facts: list[Fact]) -> None:
+        if found and self._statistics is not None:
+            self._statistics(found)
+        else:
+            facts.extend(statistic_fact(s, self._path(s.node)) for s in found)
+
+    def _line(self, raw: bytes, number: int, place: _Place, facts: list[Fact]) -> None:
+        for line in frame(raw, number, place.node, place.seconds):
             start, ended = self._starts.of(line)
             for old in ended:
                 self._end(old, facts)
@@ -172,6 +207,13 @@ class Reader:
         facts.extend(start.bars.values())
         start.bars.clear()
         self._summaries.append(summary(start))
+
+
+def statistic_fact(found: Statistic, where: str) -> Fact:
+    """The long form of a statistic."""
+    proof = Evidence("log", where, found.text, found.line, found.node, None, found.seconds)
+    detail: dict[str, JSON] = {"process": found.process} if found.process else {}
+    return Fact(found.name, found.value, proof, "percent", None, found.node, None, found.start, detail)
 
 
 def read(chunks: Iterable[bytes], reader: Reader) -> tuple[list[Fact], list[LogSummary]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pytest_startup.engines.lines import Line
 from pytest_startup.record import JSON, Evidence, Fact
@@ -56,11 +57,15 @@ class Rule:
         return (self.anchor,) if isinstance(self.anchor, str) else self.anchor
 
 
-@dataclass(frozen=True)
 class _Compiled:
-    rule: Rule
-    regex: re.Pattern[str]
-    groups: tuple[str, ...]
+    """A rule, whose pattern is compiled when its anchor is met for the first time: most logs need few of them."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        return re.compile(self.rule.pattern)
 
 
 def number(text: str) -> int | float | None:
@@ -97,8 +102,7 @@ class RuleTable:
         self.rules: tuple[Rule, ...] = tuple(rules)
         self._by_anchor: dict[str, list[_Compiled]] = {}
         for rule in self.rules:
-            regex = re.compile(rule.pattern)
-            compiled = _Compiled(rule, regex, tuple(regex.groupindex))
+            compiled = _Compiled(rule)
             for anchor in rule.anchors:
                 self._by_anchor.setdefault(anchor, []).append(compiled)
         self.anchors: tuple[str, ...] = tuple(self._by_anchor)
