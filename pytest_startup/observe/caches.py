@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from pytest_startup.observe.cache_facts import content_facts, wanted
 from pytest_startup.record import CacheFile, CacheTree, Evidence, Fact
@@ -137,8 +137,9 @@ def snapshot_tar(
     entries: list[CacheFile] = []
     contents: dict[str, bytes] = {}
     hashed = 0
+    source = _Ending(stream)
     try:
-        with tarfile.open(fileobj=stream, mode="r|*") as archive:
+        with tarfile.open(fileobj=cast("IO[bytes]", source), mode="r|") as archive:
             for member in archive:
                 relative = "/".join(p for p in PurePosixPath(member.name).parts if p not in ("/", "."))
                 relative = "/".join(relative.split("/")[strip:])
@@ -151,9 +152,30 @@ def snapshot_tar(
                 if data is not None:
                     contents[relative] = data
                 entries.append(CacheFile(relative, member.size, int(member.mtime * 1_000_000_000), digest))
+        source.check()
     except (tarfile.TarError, EOFError) as error:
         raise ValueError(f"cache {name} ({path}): the archive can't be read: {error}") from None
     return _finish(name, path, kind, node, True, entries, {}, contents, [], hashed)
+
+
+class _Ending:
+    """A stream that knows how it ended: ``tarfile`` takes an archive cut between two members for a whole one."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._tail = b""
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self._tail = (self._tail + data)[-1024:]
+        return data
+
+    def check(self) -> None:
+        """Raise EOFError unless the rest of the stream is there, two blocks of zeros at its end."""
+        while self.read(CHUNK):
+            pass
+        if len(self._tail) < 1024 or any(self._tail):
+            raise EOFError("it ends early")
 
 
 def diff(before: CacheTree | None, after: CacheTree | None) -> Difference:
