@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -295,6 +296,17 @@ def test_the_starter_loads_and_is_never_written_over(tmp_path: Path, capsys: pyt
     assert init.main(["-o", str(tmp_path / "no" / "p.yaml")]) == 2
     assert init.main([]) == 0
     assert capsys.readouterr().out == init.STARTER
+
+
+def test_what_the_starter_proposes_is_legal() -> None:
+    """With its commented lines taken in (but for the second launcher and the revision), it still loads."""
+    keys = r"version:|env:|gpus:|caches:|  compile-cache:|host:|- \{kind|backend:|graphs:|kv:|waive:|  - \{check"
+    text, taken = re.subn(rf"(?m)^( *)# (?=(?:{keys}))", r"\1", init.STARTER.replace("  #   gpus", "  #   x"))
+    assert taken == 13
+    profile = load_bytes(text.encode(), Path("/p.yaml"), {"HF_TOKEN": "x" * 8})
+    assert [r.population for r in profile.restarts][2:] == ["process+page-cache-dropped", "process+wiped:compile-cache"]
+    assert profile.waiver("graphs") is not None
+    assert profile.launch.gpus == ("0",)
 
 
 def test_what_is_written_is_told_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
