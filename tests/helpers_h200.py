@@ -101,10 +101,12 @@ def trees(here: Path) -> tuple[tuple[CacheTree, ...], tuple[CacheTree, ...]]:
             before[name].append(CacheFile(inside, int(size), 1, digest))
         if state != "gone":
             after[name].append(CacheFile(inside, int(size), 2 if state == "changed" else 1, digest))
-    return tuple(
-        tuple(CacheTree(name, f"/srv/cache/{name}", bool(files), files=tuple(files)) for name, files in many.items())
-        for many in (before, after)
-    )
+
+    def made(many: dict[str, list[CacheFile]]) -> tuple[CacheTree, ...]:
+        rows = many.items()
+        return tuple(CacheTree(n, f"/srv/cache/{n}", bool(files), files=tuple(files)) for n, files in rows)
+
+    return made(before), made(after)
 
 
 def record_facts(here: Path, caches: tuple[CacheTree, ...]) -> list[Fact]:
@@ -138,7 +140,7 @@ def _answer(here: Path, result: dict[str, Any]) -> Completion | None:
 
 
 def _batches(result: dict[str, Any]) -> tuple[ThroughputSample, ...]:
-    found = []
+    found: list[ThroughputSample] = []
     for key, load in result.items():
         if key.startswith("load_c") and isinstance(load, dict) and "runs" in load:
             concurrency = int(key.split("_")[1][1:])
