@@ -204,6 +204,17 @@ def test_environment_values_become_secrets_and_are_never_shown() -> None:
     assert resolved_json(profile)["engine"]["env"] == {"HF_TOKEN": MASK, "X": f"a-{MASK}-${{T}}-$T"}  # type: ignore[index,call-overload]
 
 
+def test_what_starts_no_engine_needs_no_secrets(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(MINIMAL.replace("model: org/model", "model: m, env: {A: 'x-${T}', B: '${K}'}, args: ['${T}']"))
+    profile = load(file, {"K": "mackerel"}, need_environment=False)
+    assert profile.engine.env == {"A": "x-${T}", "B": "mackerel"}
+    assert profile.engine.args == ("${T}",)
+    assert profile.secrets == {"mackerel"}
+    with pytest.raises(ProfileError, match="T is not set"):
+        load(file, {"K": "mackerel"})
+
+
 def test_a_model_is_a_path_only_if_there_is_one(tmp_path: Path) -> None:
     (tmp_path / "org").mkdir()
     (tmp_path / "org" / "model").mkdir()

@@ -27,17 +27,28 @@ def load(
     checks: Collection[str] = (),
     engines: Collection[str] = (),
     launchers: Collection[str] = (),
+    need_environment: bool = True,
 ) -> Profile:
     """Read the profile at ``path``; ``${VAR}`` comes from ``environ``. Raises ProfileError with all that is wrong.
 
     ``checks``, ``engines`` and ``launchers`` are names that hooks have added to our own; ``today`` is the day on which
-    waivers must still hold (default: now, in UTC).
+    waivers must still hold (default: now, in UTC). ``need_environment`` False is for what starts no engine (a replay, a
+    collection): a variable that is not set then stays ``${VAR}`` instead of being an error.
     """
     try:
         raw = path.read_bytes()
     except OSError as e:
         raise ProfileError(path, [Problem(0, 0, "", _unreadable(path, e))]) from None
-    return load_bytes(raw, path, environ, today=today, checks=checks, engines=engines, launchers=launchers)
+    return load_bytes(
+        raw,
+        path,
+        environ,
+        today=today,
+        checks=checks,
+        engines=engines,
+        launchers=launchers,
+        need_environment=need_environment,
+    )
 
 
 def load_bytes(
@@ -49,6 +60,7 @@ def load_bytes(
     checks: Collection[str] = (),
     engines: Collection[str] = (),
     launchers: Collection[str] = (),
+    need_environment: bool = True,
 ) -> Profile:
     """Like ``load``, for a text that has been read already; ``path`` is where it would stand."""
     try:
@@ -64,6 +76,8 @@ def load_bytes(
     folder = Path(os.path.abspath(path)).parent
     day = today or datetime.datetime.now(datetime.timezone.utc).date()
     known = Known(checks, engines, launchers, day, folder)
+    if not need_environment:
+        environ = {**resolve.unset(tree.data, environ), **environ}
     wrong = validate(tree.data, profile_schema())
     wrong += check_rules(tree.data, known)
     wrong += resolve.check(tree.data, environ)
@@ -74,7 +88,7 @@ def load_bytes(
     return Profile(
         **fields,
         origin=_origin(tree),
-        secrets=resolve.secrets(tree.data, environ),
+        secrets=frozenset(s for s in resolve.secrets(tree.data, environ) if not resolve.names_in(s)),
         warnings=warnings_of(tree.data),
     )
 

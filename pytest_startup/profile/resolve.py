@@ -86,6 +86,14 @@ def check(data: Any, environ: Mapping[str, str]) -> Iterator[tuple[KeyPath, str]
                 yield path, f"{name} is {'empty' if name in environ else 'not set'} in the environment{hint}"
 
 
+def unset(data: Any, environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that the profile names and ``environ`` lacks, each with its own placeholder as its value."""
+    names = {
+        name for path, text, _ in _texts(data) if allowed(path) for name in names_in(text) if _NAME.fullmatch(name)
+    }
+    return {name: f"${{{name}}}" for name in names if name not in environ and name != PROFILE_DIR}
+
+
 def secrets(data: Any, environ: Mapping[str, str]) -> frozenset[str]:
     """Every value that a ``${VAR}`` of the profile takes from the environment."""
     return frozenset(
