@@ -76,8 +76,8 @@ def load_bytes(
     folder = Path(os.path.abspath(path)).parent
     day = today or datetime.datetime.now(datetime.timezone.utc).date()
     known = Known(checks, engines, launchers, day, folder)
-    if not need_environment:
-        environ = {**resolve.unset(tree.data, environ), **environ}
+    stand_ins = {} if need_environment else resolve.unset(tree.data, environ)
+    environ = {**environ, **stand_ins}
     wrong = validate(tree.data, profile_schema())
     wrong += check_rules(tree.data, known)
     wrong += resolve.check(tree.data, environ)
@@ -88,7 +88,7 @@ def load_bytes(
     return Profile(
         **fields,
         origin=_origin(tree),
-        secrets=frozenset(s for s in resolve.secrets(tree.data, environ) if not resolve.names_in(s)),
+        secrets=resolve.secrets(tree.data, environ) - set(stand_ins.values()),
         warnings=warnings_of(tree.data),
     )
 
