@@ -132,6 +132,13 @@ def test_keeper_killed(tmp_path):
     launcher.close()
 
 
+def test_keeper_told_to_end(tmp_path):
+    with Parent(tmp_path, {}, "wait") as parent:
+        os.kill(parent.told["keeper"], signal.SIGTERM)
+        parent.all_gone()
+        assert parent.process.wait(LIMIT) == 0  # it saw its engine end, and went on to its own end
+
+
 def test_next_run_removes_what_a_killed_run_and_keeper_left(tmp_path):
     with Parent(tmp_path, {}, "wait") as parent:
         folder = registry.state_folder()

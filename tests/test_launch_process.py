@@ -66,7 +66,7 @@ def test_start_log_and_clean_stop(launcher, tmp_path):
 
 
 def test_lines_have_receive_times_from_launch(launcher, tmp_path):
-    code = "import time\nprint('one', flush=True)\ntime.sleep(0.4)\nprint('two\\nthree', end='', flush=True)"
+    code = "import time\nprint('one', flush=True)\ntime.sleep(1)\nprint('two\\nthree', end='', flush=True)"
     running = launcher.start(plan(tmp_path, python(code)))
     assert running.wait_exit(LIMIT)
     running.stop()
@@ -95,7 +95,7 @@ def test_every_exit_is_noticed_at_once(launcher, tmp_path, code, expected, reaso
     assert (ended.code, ended.reason) == (expected, reason)
     assert text in ended.text
     running.stop()
-    assert noticed - float(log_of(running)) < 1.0  # a loaded machine; usually a few ms
+    assert noticed - float(log_of(running)) < 2.0  # a loaded machine; usually a few ms
 
 
 def test_wait_returns_none_in_time_and_exited_is_cheap(launcher, tmp_path):
@@ -278,6 +278,19 @@ def test_what_cannot_be_started_says_why(launcher, tmp_path):
     missing = profile(tmp_path, cwd=tmp_path / "away")
     (reason,) = launcher.preflight(missing)
     assert reason.endswith(f"working folder {tmp_path / 'away'} is not there")
+
+
+def test_artifacts_that_cannot_be_written_say_why(launcher, tmp_path):
+    dump = tmp_path / "dump"
+    made = plan(tmp_path, how={"dump": str(dump)})
+    (made.folder / "head" / "engine.log").mkdir(parents=True)
+    with pytest.raises(LaunchError, match=r"the log .*/head/engine.log can't be written: Is a directory"):
+        launcher.start(made)
+    other = plan(tmp_path, how={"dump": str(dump)}, name="restart-1")
+    other.folder.write_text("")
+    with pytest.raises(LaunchError, match=r"the artifacts folder .*/restart-1/head can't be made: Not a directory"):
+        launcher.start(other)
+    assert not dump.exists()
 
 
 def test_find_command(tmp_path):

@@ -34,6 +34,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 #: Seconds from TERM to KILL when pytest has died: nobody waits for a clean end any more.
 ORPHAN_LIMIT = 5.0
+#: Seconds after KILL until processes that the kernel does not end (stuck in a driver) are left to the next run.
+ORPHAN_GIVE_UP = 60.0
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Keeper:
         self._selector = selectors.DefaultSelector()
         self._commands = b""
         self._orphaned = False
+        self._told_to_end = False
         self._kept = False
         self._ending: stopping.Ending | None = None
         self._exited = False
@@ -80,7 +83,7 @@ class Keeper:
         # Handlers, not SIG_IGN: what is ignored stays ignored in the engine.
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._end(ORPHAN_LIMIT, 60.0))
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_told_to_end", True))
         engine = self._launch(libc)
         if engine is None:
             return
@@ -109,6 +112,8 @@ class Keeper:
                 self._reap()
                 if os.getppid() != self.spec.owner[0]:
                     self._owner_died()
+                if self._told_to_end:
+                    self._end(ORPHAN_LIMIT, ORPHAN_GIVE_UP)
         finally:
             if self._ending is None:  # an error of ours must not leave the engine behind
                 stopping.Ending(self._watch.living, self._main, 0.0, 30.0).run()
@@ -125,6 +130,12 @@ class Keeper:
 
         launched_at = time.monotonic()
         try:
+            redacted = Redactor(spec.secrets).stream()
+            self._pump = Pump(read, Path(spec.log), Path(spec.lines), launched_at, redacted)
+        except OSError as error:
+            self._say("failed", text=f"the log {spec.log} can't be written: {error.strerror}")
+            return None
+        try:
             engine = subprocess.Popen(
                 spec.argv,
                 cwd=spec.cwd,
@@ -139,7 +150,6 @@ class Keeper:
             self._say("failed", text=_reason(spec, error))
             return None
         os.close(write)
-        self._pump = Pump(read, Path(spec.log), Path(spec.lines), launched_at, Redactor(spec.secrets).stream())
         self._main = identify(engine.pid) or Identity(engine.pid, 0)
         self._watch = Watch(self._main, launched_at, frozenset(spec.shm), self._record)
         self._record()
@@ -213,7 +223,7 @@ class Keeper:
         if not self._orphaned:
             self._orphaned = True
             if not self._kept:
-                self._end(ORPHAN_LIMIT, 60.0)
+                self._end(ORPHAN_LIMIT, ORPHAN_GIVE_UP)
 
     def _end(self, limit: float, give_up: float) -> None:
         if self._ending is None:

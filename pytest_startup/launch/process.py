@@ -96,7 +96,10 @@ class ProcessLauncher:
                 f"executed (working folder {process.cwd}, PATH={env.get('PATH', '')})"
             )
         node = Path(os.path.abspath(plan.folder)) / NODE
-        node.mkdir(parents=True, exist_ok=True)
+        try:
+            node.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LaunchError(f"the artifacts folder {node} can't be made: {error.strerror}") from None
         redactor = Redactor(plan.profile.secrets)
         link = KeeperLink.start(
             {
