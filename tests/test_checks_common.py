@@ -119,14 +119,52 @@ def test_names_are_the_same_in_every_spelling(name: str, between: str) -> None:
 
 # --- no check breaks on odd facts --------------------------------------------------------------------------------
 
-NAMES = """
-engine.version engine.model engine.revision process.argv process.pid container.image host.page_size gpu.name
-gpu.uuid gpu.driver gpu.memory_used host.memory_peak backend.attention backend.moe backend.fallback weights.memory
-compile.cache_dir compile.cache_loaded compile.cache_written compile.range compile.artifacts compile.key_factors
-artifact.missing autotune.started autotune.loaded autotune.saved autotune.hit autotune.tuned autotune.refused
-graphs.captured graphs.mode graphs.sizes graphs.downgraded graphs.seconds kv.tokens kv.available cache.external_hits
-cache.external_queries spec.accepted spec.drafted tier.configured log.match endpoint.health_after system.fingerprint
-""".split()
+NAMES = [
+    "engine.version",
+    "engine.model",
+    "engine.revision",
+    "process.argv",
+    "process.pid",
+    "container.image",
+    "host.page_size",
+    "gpu.name",
+    "gpu.uuid",
+    "gpu.driver",
+    "gpu.memory_used",
+    "host.memory_peak",
+    "backend.attention",
+    "backend.moe",
+    "backend.fallback",
+    "weights.memory",
+    "compile.cache_dir",
+    "compile.cache_loaded",
+    "compile.cache_written",
+    "compile.range",
+    "compile.artifacts",
+    "compile.key_factors",
+    "artifact.missing",
+    "autotune.started",
+    "autotune.loaded",
+    "autotune.saved",
+    "autotune.hit",
+    "autotune.tuned",
+    "autotune.refused",
+    "graphs.captured",
+    "graphs.mode",
+    "graphs.sizes",
+    "graphs.downgraded",
+    "graphs.seconds",
+    "kv.tokens",
+    "kv.available",
+    "cache.external_hits",
+    "cache.external_queries",
+    "spec.accepted",
+    "spec.drafted",
+    "tier.configured",
+    "log.match",
+    "endpoint.health_after",
+    "system.fingerprint",
+]
 SCALARS = st.none() | st.booleans() | st.integers(-5, 10**12) | st.floats(allow_nan=False) | st.text(max_size=12)
 VALUES = st.recursive(
     SCALARS,

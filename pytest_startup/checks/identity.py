@@ -275,8 +275,8 @@ def _same_as_reference(judging: common.Judging, profile: Profile, reference: Sta
             [" ".join(_without_port(start.argv))],
             source="reference",
         )
-    old_pids = {(f.node, f.value): f for f in reference.named("process.pid")}
-    again: list[Fact] = [f for f in start.named("process.pid") if (f.node, f.value) in old_pids]
+    old_pids = {(f.node, str(f.value)) for f in reference.named("process.pid")}
+    again: list[Fact] = [f for f in start.named("process.pid") if (f.node, str(f.value)) in old_pids]
     if again:
         judging.failed(
             f"process {again[0].value} is still the one of the reference start: nothing was restarted",
