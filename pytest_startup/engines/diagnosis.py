@@ -179,6 +179,7 @@ class StartTracker:
                 self._claims_ready(line)
         elif sign.effect == "died":
             if self._stopping is None:
+                self._forget(line.number)
                 self._died = self._died or line
         elif self._stopping is None:
             self._asked_to_stop(line)
@@ -308,11 +309,14 @@ class StartTracker:
             self._candidates = [c for c in self._candidates if c.key != key or c.fatal]
 
     def _add(self, found: Candidate) -> None:
-        if self._ready is not None and self._died is None:
-            oldest = found.line.number - EPISODE_LINES
-            self._candidates = [c for c in self._candidates if c.last_line >= oldest]
+        self._forget(found.line.number)
         if len(self._candidates) < CANDIDATES:
             self._candidates.append(found)
+
+    def _forget(self, number: int) -> None:
+        """Errors of single requests that the engine survived for long."""
+        if self._ready is not None and self._died is None:
+            self._candidates = [c for c in self._candidates if c.last_line >= number - EPISODE_LINES]
 
     # What they say together
 

@@ -39,7 +39,7 @@ MEMORY: tuple[FailureClass, ...] = (
     FailureClass(
         "memory-in-use",
         (
-            "Free memory on device .{0,80} on startup is less than desired GPU memory utilization",
+            "(?:Free memory on device|Available memory on node) .{0,80} on startup is less than desired",
             r"The memory capacity is unbalanced\. Some GPUs may be occupied",
             r"Error in memory profiling\. Initial free memory",
         ),

@@ -34,7 +34,7 @@ _LOOKS_RAISED = re.compile(
 _LEVELS = {"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "FATAL", "NOTE", "WARN"}
 _PREFIX = re.compile(r"^(?:\((?:[A-Za-z][\w.\-]*(?: [\w=]+)? )?pid=\d+(?:, [\w=.:, ]+)?\) ?)+")
 #: What torch puts before each line of an uncaught exception.
-_RANKED = re.compile(r"^\[(?P<rank>rank\d+)\]: ?")
+_RANKED = re.compile(r"^(?:\[(?P<rank>rank\d+)\])?:(?: |$)")
 _BRACKET = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d")
 #: Beginnings of a new record or of another program's line: they end the message of an exception.
 _RECORD = re.compile(
