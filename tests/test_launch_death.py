@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -229,3 +230,30 @@ def test_kept_engine_that_ends_by_itself_leaves_nothing(tmp_path):
         for pid in (parent.told["engine"], parent.pids[2]):
             os.kill(pid, signal.SIGKILL)
         parent.all_gone()
+
+
+def test_vendored_copy_uses_itself_and_nothing_of_the_caller(tmp_path):
+    """The folder copied into a repo, nothing installed, and files beside it that would break any careless import."""
+    repo = tmp_path / "repo"
+    shutil.copytree(TESTS.parent / "pytest_startup", repo / "pytest_startup", ignore=shutil.ignore_patterns("*.pyc"))
+    for name in ("json.py", "selectors.py", "sitecustomize.py", "signal.py"):
+        (repo / "bad" / name).parent.mkdir(exist_ok=True)
+        (repo / "bad" / name).write_text("raise RuntimeError('imported from the caller')\n")
+    code = f"""
+import os, sys
+sys.path[:0] = [{str(repo)!r}, {str(TESTS)!r}]
+from pathlib import Path
+import pytest_startup
+assert pytest_startup.__file__.startswith({str(repo)!r}), pytest_startup.__file__
+from helpers_launch import plan, until
+from pytest_startup.launch.process import ProcessLauncher
+os.chdir({str(repo / "bad")!r})
+os.environ["PYTHONPATH"] = {str(repo / "bad")!r}
+launcher = ProcessLauncher()
+running = launcher.start(plan(Path({str(tmp_path)!r}), ("/bin/sh", "-c", "exit 7")))
+print(Path(f"/proc/{{running._link.pid}}/cmdline").read_text().split(chr(0))[3])
+print(running.wait_exit(60).code, len(launcher.close()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [f"{repo}/pytest_startup/launch/reaper.py", "7 0"]
