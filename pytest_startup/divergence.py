@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_startup.ledger_log import op_of, progress, short_op
-from pytest_startup.ranks import workers
+from pytest_startup.ranks import parse_rank, workers
 from pytest_startup.record import Evidence, Fact, Failure
 
 #: Seconds that ranks may lie apart in the same step. On two real GPUs they were 0.1 s apart, over two nodes under 1 s.
@@ -76,7 +76,7 @@ class Watcher:
             return None
         for one in busy:
             for other in team:
-                if other is not one and (why := self._parted(one, other, now)):
+                if other is not one and _same_stage(one, other) and (why := self._parted(one, other, now)):
                     return _failure(why, one, other, now)
         return None
 
@@ -111,6 +111,9 @@ class Watcher:
         again = [o for o in hit_only if o in other.tuned and o not in other.hits]
         if again:
             return f"{one.name} used its records for {short_op(again[0])} while {other.name} tuned it"
+        if hit_only and other.ended and not other.hits and not other.tuned:
+            ops = ", ".join(short_op(o) for o in hit_only)
+            return f"{one.name} used its records for {ops}; {other.name} is done and hit none: it tuned or fell back"
         if not one.worked or quiet < self._skew:
             return None
         if other.started is None and not other.worked:
@@ -123,6 +126,11 @@ class Watcher:
         if one.ended and other.ended is None and other.started and hit_only and not other.hits:
             return f"{one.name} is done with its records; {other.name} has begun, hit nothing and is not done"
         return None
+
+
+def _same_stage(one: _Rank, other: _Rank) -> bool:
+    """Pipeline stages hold other layers: one may have no op to tune."""
+    return parse_rank(one.name).pp == parse_rank(other.name).pp
 
 
 def _failure(why: str, one: _Rank, other: _Rank, now: float) -> Failure:

@@ -53,7 +53,7 @@ def workers(names: Iterable[tuple[str, str | None]], expected: int | None = None
     """The workers behind the (rank name, node) pairs that evidence gives, sorted; at least ``expected`` of them.
 
     A name that says less than another one (``DP0`` beside ``DP0_TP1``) is an engine core, not a worker. Workers that
-    are expected, but that nothing names, are called ``rank <n>`` and have ``seen`` False. Without a name there is one.
+    are expected, but that nothing names, are called like the others, with ``seen`` False. Without a name there is one.
     """
     nodes: dict[str, str | None] = {}
     for name, node in names:
@@ -70,8 +70,17 @@ def workers(names: Iterable[tuple[str, str | None]], expected: int | None = None
         return (Worker("rank 0", Coordinates(rank=0), 0),)
     taken = {w.index for w in found}
     free = (i for i in range(expected or 0) if i not in taken)
-    missing = [Worker(f"rank {i}", Coordinates(tp=i, rank=i), i, seen=False) for i in free]
+    missing = [Worker(_like(found, i), Coordinates(tp=i, rank=i), i, seen=False) for i in free]
     return tuple(found + missing[: max(0, (expected or 0) - len(found))])
+
+
+def _like(found: Iterable[Worker], index: int) -> str:
+    """``TP1_EP1`` beside ``TP0_EP0``; ``rank 1`` where the other names have no such pattern."""
+    for worker in found:
+        kinds = re.findall(r"(TP|EP)\d+", worker.name)
+        if kinds and worker.name == "_".join(f"{k}{worker.index}" for k in kinds):
+            return "_".join(f"{k}{index}" for k in kinds)
+    return f"rank {index}"
 
 
 def of_folder(all_workers: Iterable[Worker], rank: int, dp: int = 0) -> Worker | None:

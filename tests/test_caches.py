@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_startup.observe import caches
@@ -224,6 +224,7 @@ def test_the_four_states_of_a_difference(folder):
 files = st.dictionaries(st.text("ab/", min_size=1, max_size=4), st.integers(0, 2), max_size=6)
 
 
+@settings(deadline=None)
 @given(files, files)
 def test_a_difference_is_a_partition(one, other):
     def tree(content):

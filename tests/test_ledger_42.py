@@ -98,9 +98,9 @@ def test_without_any_log_line_of_the_second_rank_it_is_red_all_the_same(leader):
     """Rank 0's hit says nothing about rank 1, which is silent here and named by nothing."""
     reference = start("reference", [version("0.29.0"), *tuned(R0, 10)], after=leader)
     book = ledger.build(start("restart-1", [version("0.29.0"), *hits(R0, 10)], leader), TWO, reference=reference)
-    assert [(r.rank, r.found) for r in book.rows] == [(R0, 42), ("rank 1", 0)]
+    assert [(r.rank, r.found) for r in book.rows] == [(R0, 42), (R1, 0)]
     assert kinds(book.findings) == ["not-hit", "rank-missing"]
-    assert {f.rank for f in book.findings} == {"rank 1"}
+    assert {f.rank for f in book.findings} == {R1}
 
 
 def test_the_lines_that_flashinfer_prints_then(leader):
