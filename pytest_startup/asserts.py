@@ -148,5 +148,6 @@ def _judge(
 
 
 def _bare(start: StartRecord) -> Profile:
-    """A profile that expects nothing of its own, for a record that is judged without one."""
-    return Profile(Path(f"{start.profile}.yaml"), start.profile, Engine("vllm", "unknown"), Launch())
+    """A profile that pins and expects nothing of its own, for a record that is judged without one."""
+    served = next((c.model for c in start.completions if c.model), "unknown")
+    return Profile(Path(), start.profile, Engine("vllm", served), Launch())

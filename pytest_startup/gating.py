@@ -213,12 +213,12 @@ class GatePlugin:
         for result in self.session.results().values():
             terminalreporter.section(f"startup: {result.name}")
             for line, colour in terminal.summary(result):
-                terminalreporter.write_line(line, **({colour: True} if colour else {}))
+                terminalreporter._tw.line(line, **({colour: True} if colour else {}))
         if os.environ.get("GITHUB_ACTIONS") == "true" and not self.worker:
             import pytest_startup.report.annotations as github
 
             for line in github.commands(list(self.session.results().values())):
-                terminalreporter.write_line(line)
+                terminalreporter._tw.line(line)
 
 
 class Distributed:

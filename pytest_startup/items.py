@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_startup.report.results import PREFLIGHT, ItemResult
+from pytest_startup.report.terminal import printable
 from pytest_startup.session import GateRun, Unusable
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class GateItem(pytest.Item):
     def setup(self) -> None:
         preflight = (self.start, self.name) == PREFLIGHT
         self.result = self.run.preflight() if preflight else self.run.judge(self.start, self.name)
-        self.user_properties = [(f"startup.{k}", v) for k, v in self.result.numbers.items()]
+        self.user_properties = [(f"startup.{printable(k)}", v) for k, v in self.result.numbers.items()]
 
     def runtest(self) -> None:
         result = self.result

@@ -71,7 +71,7 @@ def test_a_waived_check_is_counted_apart_and_never_looks_passed(pytester: pytest
     result.stdout.fnmatch_lines(
         [
             "profile.yaml::reference::throughput WAIVED*",
-            "waived    restart-1: throughput was not exercised: no traffic by design",
+            "waived    throughput: not exercised (reference, restart-1, restart-2): no traffic by design",
             "ACCEPTED  6 passed, 0 failed, 0 not exercised, 0 not observable, 3 waived.",
             "*6 passed, 3 waived*",
         ]

@@ -41,5 +41,5 @@ def cell(value: str | float | None) -> str:
 
 
 def write(results: Sequence[ProfileResult], path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
         csv.writer(file).writerows(table(results))

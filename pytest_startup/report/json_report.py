@@ -34,4 +34,6 @@ def one(result: ProfileResult) -> dict[str, Any]:
 
 
 def write(results: Sequence[ProfileResult], path: Path) -> None:
-    path.write_text(json.dumps(document(results), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Half a surrogate pair, which a log may hold, is written as JSON's own escape of it."""
+    text = json.dumps(document(results), indent=1, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")

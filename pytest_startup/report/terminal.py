@@ -180,6 +180,18 @@ def verdict_line(result: ProfileResult) -> str:
     return f"{result.status}  {what}{counts_text(result)}"
 
 
+def waived_lines(result: ProfileResult) -> list[str]:
+    """One line per waiver that was needed, with the starts for which it was."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for item in result.ordered():
+        if item.waived is not None:
+            groups.setdefault((item.check, item.outcome, item.waived), []).append(item.start)
+    return [
+        f"waived    {check}: {outcome} ({', '.join(starts)}): {printable(reason)}"
+        for (check, outcome, reason), starts in groups.items()
+    ]
+
+
 def summary(result: ProfileResult) -> list[tuple[str, str]]:
     """The lines of a profile at the end of a run, each with a colour (``""``, green, red, yellow, bold)."""
     colour = {"ACCEPTED": "green", "REJECTED": "red"}.get(result.status, "red" if result.red else "yellow")
@@ -187,11 +199,7 @@ def summary(result: ProfileResult) -> list[tuple[str, str]]:
     if result.rows:
         lines.append((identity_line(result.identity), "bold"))
         lines += [(line, "") for line in table(list(result.rows.values()))]
-    for item in result.ordered():
-        if item.waived is not None:
-            lines.append(
-                (f"waived    {item.start}: {item.check} was {item.outcome}: {printable(item.waived)}", "yellow")
-            )
+    lines += [(line, "yellow") for line in waived_lines(result)]
     lines += [(printable(note), "") for note in result.notes]
     lines.append((verdict_line(result), colour))
     if result.folder:

@@ -34,7 +34,7 @@ def write_all(
         summary = environ.get("GITHUB_STEP_SUMMARY")
         if summary:
             try:
-                with open(summary, "a", encoding="utf-8") as file:
+                with open(summary, "a", encoding="utf-8", errors="backslashreplace") as file:
                     file.write(github.step_summary(results))
             except OSError as error:
                 notes.append(f"the step summary was not written: {error}")
