@@ -2,7 +2,9 @@
 
 Pure and exact. The ratio restart/reference is estimated as the median of all pairwise ratios; its bounds come from the
 exact distribution of the rank sum (Mann-Whitney), so they assume no shape of the noise and one outlier does not move
-them far. With ``confidence`` 0.95 each bound is wrong at most once in 20.
+them far. With ``confidence`` 0.95 each bound is wrong at most once in 20, as long as the noise within a measurement is
+that between measurements: other work on the host that comes and goes over minutes looks like a change of the engine
+(the fact ``host.cpu_pressure`` tells of it).
 """
 
 from __future__ import annotations
