@@ -62,6 +62,12 @@ def unknown_to_json(line: Line, where: str) -> dict[str, JSON]:
     return out
 
 
+def _known(process: str | None, node: str | None, start: int, seconds: float | None) -> str:
+    """The members that many statistics in a row share."""
+    known: dict[str, JSON] = {"start": start, "process": process, "node": node, "seconds": seconds}
+    return json.dumps({k: v for k, v in known.items() if v is not None}, ensure_ascii=False)[1:-1]
+
+
 class JsonStream:
     """Writes ``{"facts": [...], "starts": [...]}`` piece by piece. ``unknown`` adds a third member."""
 
@@ -78,17 +84,17 @@ class JsonStream:
     def statistics(self, where: str, found: Iterable[Statistic]) -> None:
         """Hit rates of a serving log, as the facts that they are."""
         quote = json.encoder.encode_basestring
-        path = quote(where)
+        middle = f'"unit": "percent", "source": "log", "where": {quote(where)}, "line"'
+        known: tuple[object, ...] = ()
+        more = ""
         rows = []
         for name, value, line, text, process, node, start, seconds in found:
-            more = "" if node is None else f', "node": {quote(node)}'
-            more += "" if seconds is None else f', "seconds": {seconds!r}'
-            more += "" if process is None else f', "process": "{process}"'
-            rows.append(
-                f'{{"fact": "{name}", "value": {value!r}, "unit": "percent", "source": "log", "where": {path}, '
-                f'"line": {line}, "text": {quote(text)}, "start": {start}{more}}}'
-            )
-        self.raw(",\n".join(rows))
+            if known != (process, node, start, seconds):
+                known = (process, node, start, seconds)
+                more = _known(process, node, start, seconds)
+            rows.append(f'{{"fact": "{name}", "value": {value!r}, {middle}: {line}, "text": {quote(text)}, {more}}}')
+        if rows:
+            self.raw(",\n".join(rows))
 
     def raw(self, rows: str) -> None:
         """Rows that are JSON already, joined by commas."""

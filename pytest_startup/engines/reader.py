@@ -11,7 +11,7 @@ from pytest_startup.engines.diagnosis import ANCHORS, StartTracker
 from pytest_startup.engines.framing import LINE_LIMIT, frame
 from pytest_startup.engines.lines import Line
 from pytest_startup.engines.rules import RuleTable
-from pytest_startup.engines.skim import Skimmer, Statistic, sort
+from pytest_startup.engines.skim import Skimmer, Statistic, Traffic
 from pytest_startup.engines.starts import Start, Starts, summary
 from pytest_startup.engines.unknown import UnknownLines
 from pytest_startup.record import JSON, Evidence, Fact
@@ -74,13 +74,12 @@ class Reader:
     def feed(self, data: bytes, seconds: float | None = None, node: str | None = None) -> list[Fact]:
         """More bytes of a node's log; returns the facts of the lines that they complete."""
         state = self._nodes.setdefault(node, _Node())
-        end = data.rfind(b"\n")
-        if end < 0:
+        end = data.rfind(b"\n") + 1
+        if not end:
             self._keep(state, data)
             return []
-        state.parts.append(data[:end])
-        block = b"".join(state.parts)
-        state.parts = [data[end + 1 :]]
+        block = b"".join([*state.parts, data[:end]]) if state.parts else data[:end]
+        state.parts = [data[end:]] if end < len(data) else []
         facts: list[Fact] = []
         state.line += self._block(block, _Place(state.line + 1, 1, seconds, node), state, facts)
         return facts
@@ -90,7 +89,7 @@ class Reader:
         numbers fall from ``first``."""
         facts: list[Fact] = []
         state = self._nodes.setdefault(node, _Node())
-        self._block(b"\n".join(lines), _Place(first, step, None, node), state, facts)
+        self._block(b"".join(line + b"\n" for line in lines), _Place(first, step, None, node), state, facts)
         return facts
 
     def progress(self) -> Progress:
@@ -126,25 +125,20 @@ class Reader:
         if self._starts.latest.serving:
             return self._traffic(block, place, state, facts)
         lines = block.split(b"\n")
+        lines.pop()
         for index, raw in enumerate(lines):
             self._line(raw, place.number(index), place, facts)
             if self._starts.latest.serving and index + 1 < len(lines):
-                rest = b"\n".join(lines[index + 1 :])
-                return index + 1 + self._traffic(rest, place.behind(index), state, facts)
+                return index + 1 + self._traffic(_behind(lines, index), place.behind(index), state, facts)
         return len(lines)
 
     def _traffic(self, block: bytes, place: _Place, state: _Node, facts: list[Fact]) -> int:
         """Skim serving traffic; where another start begins in it, what follows is read in full."""
         start = self._starts.latest
-        traffic = sort(block)
-        found: list[Statistic] = []
-        others = traffic.others
-        for index, raw in traffic.statistics:
-            told = self._skim.statistics(raw, place.number(index), place.node, start.index, place.seconds)
-            if told is None:
-                others.append((index, raw))
-            else:
-                found += told
+        traffic = Traffic(block)
+        known = (place.node, start.index, place.seconds)
+        found, odd = self._skim.statistics(traffic.statistics, place.first, place.step, known)
+        others = traffic.others + odd
         others.sort()
         hits = set(self._skim.hits([raw for _, raw in others])) if others else set()
         for position, (index, raw) in enumerate(others):
@@ -154,10 +148,9 @@ class Reader:
             state.context = CONTEXT if hit and self._skim.tells(raw) else max(0, state.context - 1)
             self._line(raw, place.number(index), place, facts)
             if not self._starts.latest.serving:
-                self._bulk([s for s in found if (s.line - place.number(index)) * place.step < 0], facts)
-                rest = b"\n".join(block.split(b"\n")[index + 1 :])
-                more = traffic.total - index - 1
-                return index + 1 + (self._block(rest, place.behind(index), state, facts) if more else 0)
+                self._bulk([s for s in found if (s[2] - place.number(index)) * place.step < 0], facts)
+                rest = _behind(block.split(b"\n")[:-1], index)
+                return index + 1 + (self._block(rest, place.behind(index), state, facts) if rest else 0)
         start.last_line = max(start.last_line, place.number(0), place.number(traffic.total - 1))
         self._bulk(found, facts)
         return traffic.total
@@ -166,7 +159,7 @@ class Reader:
         if found and self._statistics is not None:
             self._statistics(found)
         else:
-            facts.extend(statistic_fact(s, self._path(s.node)) for s in found)
+            facts.extend(statistic_fact(s, self._path(s[5])) for s in found)
 
     def _line(self, raw: bytes, number: int, place: _Place, facts: list[Fact]) -> None:
         for line in frame(raw, number, place.node, place.seconds):
@@ -209,11 +202,17 @@ class Reader:
         self._summaries.append(summary(start))
 
 
+def _behind(lines: Sequence[bytes], index: int) -> bytes:
+    """The lines behind ``index`` as a block."""
+    return b"".join(line + b"\n" for line in lines[index + 1 :])
+
+
 def statistic_fact(found: Statistic, where: str) -> Fact:
     """The long form of a statistic."""
-    proof = Evidence("log", where, found.text, found.line, found.node, None, found.seconds)
-    detail: dict[str, JSON] = {"process": found.process} if found.process else {}
-    return Fact(found.name, found.value, proof, "percent", None, found.node, None, found.start, detail)
+    name, value, line, text, process, node, start, seconds = found
+    proof = Evidence("log", where, text, line, node, None, seconds)
+    detail: dict[str, JSON] = {"process": process} if process else {}
+    return Fact(name, value, proof, "percent", None, node, None, start, detail)
 
 
 def read(chunks: Iterable[bytes], reader: Reader) -> tuple[list[Fact], list[LogSummary]]:

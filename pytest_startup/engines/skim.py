@@ -6,54 +6,76 @@ import bisect
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from pytest_startup.engines.framing import frame
+from pytest_startup.engines.rules import TEXT_LIMIT
 
 #: The end of an access line that was answered well: the bulk of a serving log, and no statement.
 _WELL = b' HTTP/1.1" 200 OK\n'
-_STATISTICS = b"Avg prompt throughput: "
 _RATE = b", Prefix cache hit rate: "
 _EXTERNAL = b", External prefix cache hit rate: "
 _HEADER = b"INFO "
+_USUAL_HEAD = re.compile(rb"(?:\((APIServer|ApiServer_\d+) pid=\d+\) )?")
+_IDLE = b"Running: 0 reqs"
+_PERCENT = ord("%")
+_PART = 1 << 16
 
 
-class Statistic(NamedTuple):
-    """What one statistics line states of one hit rate: the short form of a ``Fact``."""
-
-    name: str
-    value: float
-    line: int
-    text: str
-    process: str | None
-    node: str | None
-    start: int
-    seconds: float | None
+#: The short form of a ``Fact`` of a statistics line: name, value, line, text, process, node, start, receive time.
+Statistic = tuple[str, float, int, str, "str | None", "str | None", int, "float | None"]
 
 
-class Traffic(NamedTuple):
-    """A block of lines, sorted. Numbers are indices of lines in the block."""
+class Traffic:
+    """A block of lines, sorted: their number, and ``(index in the block, line)`` of those that are worth a look."""
 
-    total: int
-    statistics: list[tuple[int, bytes]]
-    others: list[tuple[int, bytes]]
+    def __init__(self, block: bytes) -> None:
+        """``block``: whole lines, each with its LF. Access lines answered with 200 are only counted."""
+        self.total = 0
+        self.statistics: list[tuple[int, bytes]] = []
+        self.others: list[tuple[int, bytes]] = []
+        at = 0
+        while at < len(block):
+            end = block.rfind(b"\n", at, at + _PART) + 1 or block.find(b"\n", at) + 1
+            if not self._usual(block, at, end):
+                self._any(block[at:end])
+            at = end
 
+    def _usual(self, block: bytes, at: int, stop: int) -> bool:
+        """Where all are access or statistics lines, nothing has to be split."""
+        total = block.count(b"\n", at, stop)
+        rest = total - block.count(_WELL, at, stop)
+        found: list[tuple[int, bytes]] = []
+        index = self.total
+        while rest:
+            hit = block.find(_RATE, at, stop)
+            if hit < 0:
+                return False
+            begin = block.rfind(b"\n", at, hit) + 1 or at
+            end = block.find(b"\n", hit)
+            if block[end - 1] != _PERCENT:  # no access line ends like that
+                return False
+            index += block.count(b"\n", at, begin)
+            found.append((index, block[begin:end]))
+            index += 1
+            at = end + 1
+            rest -= 1
+        self.statistics += found
+        self.total += total
+        return True
 
-def sort(block: bytes) -> Traffic:
-    """Take whole lines (the last without LF) apart. Access lines that were answered with 200 are only counted."""
-    statistics: list[tuple[int, bytes]] = []
-    others: list[tuple[int, bytes]] = []
-    parts = (block + b"\n").split(_WELL)
-    more = 0
-    for index in [i for i, part in enumerate(parts) if b"\n" in part]:
-        pieces = parts[index].split(b"\n")
-        pieces.pop()  # the head of an access line; nothing behind the last one
-        number = index + more
-        for piece in pieces:
-            (statistics if _STATISTICS in piece else others).append((number, piece))
-            number += 1
-        more += len(pieces)
-    return Traffic(len(parts) - 1 + more, statistics, others)
+    def _any(self, part: bytes) -> None:
+        pieces = part.split(_WELL)
+        index = self.total - 1
+        behind = -1
+        for position in [i for i, piece in enumerate(pieces) if b"\n" in piece]:
+            index += position - behind
+            behind = position
+            lines = pieces[position].split(b"\n")
+            lines.pop()  # the head of an access line; nothing behind the last one
+            for line in lines:
+                (self.statistics if _RATE in line else self.others).append((index, line))
+                index += 1
+        self.total += part.count(b"\n")
 
 
 class Skimmer:
@@ -86,38 +108,41 @@ class Skimmer:
         return any(literal in raw for literal in self._told)
 
     def statistics(
-        self, raw: bytes, number: int, node: str | None, start: int, seconds: float | None
-    ) -> list[Statistic] | None:
-        """The hit rates of a statistics line of the usual form; None: read it like any other line."""
-        begin = raw.find(_RATE)
-        end = raw.find(b"%", begin)
-        if begin < 0 or end < 0 or (b"Running: 0 reqs" in raw and b"Waiting: 0 reqs" not in raw) or len(raw) > 380:
-            return None
-        head = raw[: raw.find(_HEADER, 0, 120)]
-        if head[:2] == b"20" and head[-5:-4] != b"-":
-            head = head[head.find(b" ") + 1 :]  # docker's time
-        process, usual = self._heads[head] if head in self._heads else self._head(head, raw)
-        if not usual or b"\x1b" in raw or b"\r" in raw:
-            return None
-        text = raw[raw.find(head) :].decode("utf-8", "replace") if head else raw.decode("utf-8", "replace")
-        if not head:
-            text = text[text.find("INFO ") :]
-        try:
-            rate = float(raw[begin + len(_RATE) : end])
-            out = [Statistic("cache.prefix_hit_rate", rate, number, text, process, node, start, seconds)]
-            if raw.startswith(_EXTERNAL, end + 1):
-                rate = float(raw[end + 1 + len(_EXTERNAL) : raw.find(b"%", end + 1)])
-                out.append(Statistic("cache.external_hit_rate", rate, number, text, process, node, start, seconds))
-        except ValueError:
-            return None
-        return out
+        self, lines: Sequence[tuple[int, bytes]], first: int, step: int, known: tuple[str | None, int, float | None]
+    ) -> tuple[list[Statistic], list[tuple[int, bytes]]]:
+        """The hit rates of statistics lines, and the lines that have not the usual form: read them like any other.
 
-    def _head(self, head: bytes, raw: bytes) -> tuple[str | None, bool]:
+        ``known``: node, start, receive time.
+        """
+        out: list[Statistic] = []
+        odd: list[tuple[int, bytes]] = []
+        for index, raw in lines:
+            if raw[:2] == b"20" and raw[10:11] == b"T":
+                raw = raw[raw.find(b" ") + 1 :]  # docker's time
+            begin = raw.find(_RATE) + len(_RATE)
+            end = raw.find(b"%", begin)
+            process, usual = self._heads.get(raw[: raw.find(_HEADER, 0, 120)]) or self._head(raw)
+            stalled = _IDLE in raw and b"Waiting: 0 " not in raw
+            if not usual or stalled or b"\r" in raw or b"\x1b" in raw or len(raw) > TEXT_LIMIT:
+                odd.append((index, raw))
+                continue
+            try:
+                text = raw.decode()
+                rate = float(raw[begin:end])
+                out.append(("cache.prefix_hit_rate", rate, first + index * step, text, process, *known))
+                if raw.startswith(_EXTERNAL, end + 1):
+                    begin = end + 1 + len(_EXTERNAL)
+                    rate = float(raw[begin : raw.find(b"%", begin)])
+                    out.append(("cache.external_hit_rate", rate, first + index * step, text, process, *known))
+            except ValueError:
+                odd.append((index, raw))
+        return out, odd
+
+    def _head(self, raw: bytes) -> tuple[str | None, bool]:
         """What stands before the record: the process, and whether it is of the usual form (no rank, no prefix)."""
-        lines = frame(raw, 0)
-        usual = len(lines) == 1 and lines[0].rank is None and lines[0].node is None and lines[0].level == "INFO"
-        usual = usual and re.fullmatch(rb"(?:\((?:APIServer|ApiServer_\d+) pid=\d+\) )?", head) is not None
-        found = (lines[0].process, usual) if lines else (None, False)
+        head = raw[: raw.find(_HEADER, 0, 120)]
+        match = _USUAL_HEAD.fullmatch(head)
+        found = (match.group(1).decode() if match and match.group(1) else None, match is not None)
         if len(self._heads) < 1000:
             self._heads[head] = found
         return found

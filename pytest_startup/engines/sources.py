@@ -11,7 +11,7 @@ from typing import IO, cast
 from pytest_startup.engines.framing import frame
 from pytest_startup.engines.stamps import newest_first
 
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 #: So much of the beginning is looked at to tell the order of a log.
 _PROBE = 1 << 16
@@ -45,7 +45,7 @@ def open_source(path: str) -> IO[bytes]:
 
 
 def chunks(stream: IO[bytes], path: str) -> Iterator[bytes]:
-    """The stream in pieces of at most 1 MiB. Raises SourceError for damaged packing and read errors."""
+    """The stream in pieces of at most 256 KiB. Raises SourceError for damaged packing and read errors."""
     while True:
         try:
             data = stream.read(CHUNK)
