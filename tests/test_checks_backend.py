@@ -132,6 +132,13 @@ CASES = {
         PASSED,
         (),
     ),
+    "a wish is no choice": (
+        ExpectBackend(),
+        (),
+        (fact("backend.kv_dtype", "auto", source="endpoint"),),
+        NOT_OBSERVABLE,
+        ("a line that names an attention, MoE",),
+    ),
     "nothing named": (ExpectBackend(), (), (), NOT_OBSERVABLE, ("a line that names an attention, MoE",)),
 }
 

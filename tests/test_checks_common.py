@@ -223,7 +223,7 @@ ACCEPTED = Baseline(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(facts(), max_size=12), st.lists(facts(), max_size=12), st.sampled_from(sorted(CHECKS)))
 def test_no_check_breaks_on_odd_facts(before: list[Fact], now: list[Fact], check: str) -> None:
     old, new = started(before, "reference"), started(now, "restart-1")

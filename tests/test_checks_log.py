@@ -50,6 +50,12 @@ CASES = {
         FAILED,
         ("node worker lacks a line",),
     ),
+    "an incomplete log proves no absence": (
+        FORBID,
+        (other(), fact("log.incomplete", "no space left on device", source="process")),
+        NOT_OBSERVABLE,
+        ("the log of this start is incomplete", "no space left on device"),
+    ),
     "no patterns": (ExpectLog(), (other(),), NOT_OBSERVABLE, ("expect.log names none",)),
 }  # fmt: skip
 

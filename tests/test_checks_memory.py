@@ -93,6 +93,13 @@ CASES = {
         ("GPU 0 already held 12.3 GiB before this start", "about 0.6 GiB as before the reference start"),
     ),
     "a little more before the start": (ExpectMemory(), (gpu(0.6, "before"),), (gpu(1.0, "before"),), PASSED, ()),
+    "the kernel ran out of memory": (
+        ExpectMemory(),
+        (),
+        (weights(10), fact("host.oom_kill", 2, source="host", text="the out-of-memory killer ended 2 processes")),
+        FAILED,
+        ("the kernel's out-of-memory killer ended 2 processes of this host", "/dev/shm"),
+    ),
     "nothing seen": (ExpectMemory(), (), (), NOT_OBSERVABLE, ("weights.memory in the log",)),
 }
 

@@ -10,6 +10,7 @@ from helpers_records import (
     PASSED,
     Outcome,
     batches,
+    fact,
     profile,
     record,
     reference,
@@ -91,6 +92,13 @@ def test_baseline_goes_before_the_reference() -> None:
     wanted = profile(expect={"throughput": WANTED})
     verdict = check(wanted, reference(throughput=DROPPED), record(throughput=DROPPED), accepted)
     says(verdict, FAILED, "10 % below the baseline", "from baseline")
+
+
+def test_a_busy_host_is_shown_beside_the_noise() -> None:
+    pressure = fact("host.cpu_pressure", 37.5, source="host", text="host.cpu_pressure 37.5 %")
+    wanted = profile(expect={"throughput": WANTED})
+    verdict = check(wanted, reference(throughput=NOISY), record(pressure, throughput=NOISY[::-1]), None)
+    says(verdict, FAILED, "cannot tell", "host.cpu_pressure 37.5 %")
 
 
 def test_not_asked_for() -> None:

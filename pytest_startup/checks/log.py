@@ -20,6 +20,14 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _
     if read is None:
         return judging.verdict()
     judging.saw(read)
+    for fact in start.named("log.incomplete"):
+        judging.not_observable(
+            f"the log of this start is incomplete, so that an absent line proves nothing: {fact.value}",
+            "a complete log",
+            "the lines behind the break",
+            [fact],
+            ("look at the free space of the artifacts folder",),
+        )
     for i, pattern in enumerate(wanted.forbid):
         _forbidden(judging, pattern, matches(start, pattern, "forbid"), f"expect.log.forbid.{i}")
     for i, pattern in enumerate(wanted.require):

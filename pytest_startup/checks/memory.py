@@ -24,6 +24,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
     _limit(judging, "peak host memory", "host_peak_gib", wanted.host_peak_gib, host, start)
     _weights_as_before(judging, profile, reference, start, baseline, weights)
     _before_start(judging, reference, start)
+    _killed(judging, start)
     for name, facts in (("weights GiB", weights), ("GPU peak GiB", peak), ("host peak GiB", host)):
         if facts:
             judging.numbers[name] = round(max(gib(f) for f in facts), 2)
@@ -145,3 +146,15 @@ def _before_start(judging: common.Judging, reference: StartRecord | None, start:
                 ("another process, or a leftover of the engine before, is on the device: KV cache and graphs suffer",),
                 "reference",
             )
+
+
+def _killed(judging: common.Judging, start: StartRecord) -> None:
+    facts = figures(start, "host.oom_kill")
+    if facts:
+        judging.failed(
+            f"the kernel's out-of-memory killer ended {common.shown(gib(facts[0]))} processes of this host",
+            "host memory for everything that runs",
+            [f"{common.who(f)}: {f.evidence.text}" for f in facts],
+            facts,
+            ("look for offload tiers counted once per engine, stale files in /dev/shm, and other containers",),
+        )

@@ -6,7 +6,7 @@ from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
 from pytest_startup.profile.model import ExpectThroughput, Profile
-from pytest_startup.record import Evidence, StartRecord, ThroughputSample
+from pytest_startup.record import Evidence, Fact, StartRecord, ThroughputSample
 from pytest_startup.workload.statistics import Decision, compare
 
 _KEY = "expect.throughput"
@@ -34,6 +34,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
         )
     _failed_requests(judging, samples)
     known = common.population(baseline, start)
+    busy = start.named("host.cpu_pressure")
     before = by_concurrency(reference) if reference else {}
     for concurrency, batches in samples.items():
         rates = [s.tokens_per_second for s in batches if not s.failed]
@@ -42,11 +43,11 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
         _floor(judging, wanted, concurrency, rates)
         accepted = known.samples.get(f"tokens_per_second.c{concurrency}") if known else None
         if accepted:
-            _compare(judging, wanted, concurrency, accepted, rates, "baseline")
+            _compare(judging, wanted, concurrency, accepted, rates, "baseline", busy)
         elif reference is not None:
             old = [s.tokens_per_second for s in before.get(concurrency, ()) if not s.failed]
             if old:
-                _compare(judging, wanted, concurrency, old, rates, "reference")
+                _compare(judging, wanted, concurrency, old, rates, "reference", busy)
             else:
                 judging.not_observable(
                     f"the reference start has no good batch at concurrency {concurrency} to compare with",
@@ -105,6 +106,7 @@ def _compare(
     old: list[float] | tuple[float, ...],
     now: list[float],
     source: str,
+    busy: list[Fact],
 ) -> None:
     result = compare(old, now, wanted.tolerance)
     name = "the baseline" if source == "baseline" else "the reference start"
@@ -113,6 +115,7 @@ def _compare(
         judging.numbers[f"smallest visible drop c{concurrency} %"] = round(visible * 100, 2)
         observed.append(f"a drop of {common.percent(visible)} or more would show")
     evidence = [Evidence("workload", f"throughput c{concurrency}", f"this start: {_rates(now)}")]
+    evidence += [f.evidence for f in busy]
     expected = f"at most {common.percent(wanted.tolerance)} below {common.median(old):.1f} tokens/s"
     if result.decision is Decision.SLOWER:
         judging.failed(
