@@ -251,8 +251,10 @@ class StartTracker:
 
     def _phase_of(self, chain: Chain, row: FailureClass | None) -> str:
         current = self._book.phase_of(chain.opener.node, chain.opener.rank)
-        if row is not None and row.phase:
-            return row.phase
+        rows = (row, *(TABLE.of_error(raised.text) for raised in chain.raised))
+        stated = next((found.phase for found in rows if found is not None and found.phase), None)
+        if stated:
+            return stated
         named: str | None = None
         weakly: str | None = None
         for raised in chain.raised:

@@ -103,6 +103,14 @@ MEMORY: tuple[FailureClass, ...] = (
     ),
     FailureClass(
         "out-of-device-memory",
+        (r"out of memory occurred when warming up sampler",),
+        "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy requests.",
+        "RuntimeError: CUDA out of memory.",
+        phase="warm-up",
+        versions="vLLM 0.8 on",
+    ),
+    FailureClass(
+        "out-of-device-memory",
         (r"CUDA Error: out of memory at \S+",),
         "CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62",
         "CUDA Error: invalid argument at /workspace/csrc/cumem_allocator.cpp:119",

@@ -247,6 +247,15 @@ PEERS: tuple[FailureClass, ...] = (
     ),
     FailureClass(
         "collective-timeout",
+        ("reached monitoredBarrier, but received errors", "failed to pass monitoredBarrier"),
+        "Rank 3 successfully reached monitoredBarrier, but received errors while waiting for send/recv from 0.",
+        "Rank 3 reached the barrier",
+        tier="peer",
+        alone=True,
+        anchors=("monitoredBarrier",),
+    ),
+    FailureClass(
+        "collective-timeout",
         ("Watchdog caught collective operation timeout",),
         "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)",
         "Watchdog started",

@@ -160,6 +160,7 @@ FRAMES: tuple[FrameRule, ...] = (
             "event_loop_overlap",
             "event_loop_pp",
             "run_engine_loop",
+            "wake_up",
         ),
     ),
     FrameRule("serving", ("execute_model", "sample_tokens", "output_handler", "run_batch", "handle_loop"), weak=True),

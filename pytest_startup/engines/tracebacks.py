@@ -24,7 +24,7 @@ ENDED_LINES = 40
 
 _FRAME = re.compile(r'^\s*(?:\|\s*)?File "(?P<file>[^"]*)", line \d+(?:, in (?P<function>.+))?')
 #: A frame of a traceback whose head is not in the log.
-_CUT = re.compile(r'^\s+File "[^"]+", line \d+, in \S')
+_CUT = re.compile(r'^\s*File "[^"]+", line \d+, in \S')
 _EXCEPTION = re.compile(
     r"^(?:\s*\|\s*)?(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?P<colon>: ?(?P<message>.*))?$", re.S
 )
@@ -211,7 +211,8 @@ class TracebackReader:
         if any(words in text for words in CONNECTORS):
             opened.mode = "between"
             return True
-        if not bare and (line.level is None or line.source != opened.chain.opener.source):
+        opener = opened.chain.opener
+        if not bare and (line.level, line.source) != (opener.level, opener.source):
             return False
         opened.stray += 1
         if opened.stray > MESSAGE_LINES:
