@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, fact, profile, record, reference, says
+from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, answer, fact, profile, record, reference, says
 
 from pytest_startup.baseline import Baseline
 from pytest_startup.checks.identity import check, same_version
@@ -160,11 +160,22 @@ def test_files() -> None:
     says(check(patch, None, record(image), None), NOT_OBSERVABLE, "nothing shows the hash of /usr/a.py")
 
 
-@pytest.mark.parametrize("name", ["gpu.driver", "gpu.uuid", "host.page_size", "container.image", "system.fingerprint"])
+@pytest.mark.parametrize(
+    "name", ["gpu.driver", "gpu.uuid", "host.page_size", "container.image", "config.max_model_len"]
+)
 def test_changed_since_the_reference(name: str) -> None:
     verdict = check(profile(), reference(fact(name, "a")), record(fact(name, "b")), None)
     says(verdict, FAILED, f"{name} changed since the reference start", "from reference")
     says(check(profile(), reference(fact(name, "a")), record(fact(name, "a")), None), PASSED)
+
+
+def test_another_fingerprint_than_on_the_reference() -> None:
+    first = reference(version("1"), completions=(answer(fingerprint="vllm-1-abc"), answer()))
+    other = record(version("1"), completions=(answer(fingerprint="vllm-1-nohash"),))
+    says(check(profile(), first, other, None), FAILED, "own fingerprint changed", "vllm-1-nohash", "from reference")
+    says(check(profile(), first, replace(other, completions=(answer(),)), None), PASSED)
+    changed = profile(restarts=(Restart("restart-1", "process", change=Change(args=("--enforce-eager",))),))
+    says(check(changed, first, other, None), PASSED)
 
 
 def test_other_arguments_than_the_reference() -> None:

@@ -84,6 +84,16 @@ CASES = {
         FAILED,
         ("peak host memory on engine: 61 GiB",),
     ),
+    "the whole host where nothing measured the engine's processes": (
+        ExpectMemory(host_peak_gib=Range(max=60)),
+        (),
+        (
+            fact("host.memory_total", 128.0, source="host", unit="GiB"),
+            fact("host.memory_available", 60.0, source="host", unit="GiB", at="lowest"),
+        ),
+        FAILED,
+        ("peak host memory on engine: 68 GiB",),
+    ),
     "host peak within the limit": (ExpectMemory(host_peak_gib=Range(max=60)), (), (host(59),), PASSED, ()),
     "memory in use before the start": (
         ExpectMemory(),

@@ -13,7 +13,15 @@ from pytest_startup.profile.model import Profile
 from pytest_startup.record import Fact, StartRecord
 
 #: Facts that must not change from the reference start to a restart.
-STABLE = ("container.image", "host.page_size", "host.kernel", "gpu.name", "gpu.uuid", "gpu.driver", "model.max_len")
+STABLE = (
+    "container.image",
+    "host.page_size",
+    "host.kernel",
+    "gpu.name",
+    "gpu.uuid",
+    "gpu.driver",
+    "config.max_model_len",
+)
 _PLAIN_RELEASE = re.compile(r"\d+(\.\d+)*")
 
 
@@ -253,9 +261,25 @@ def _without_port(argv: tuple[str, ...]) -> list[str]:
     return out
 
 
+def _same_fingerprint(judging: common.Judging, reference: StartRecord, start: StartRecord) -> None:
+    """vLLM's ``system_fingerprint`` hashes the whole configuration: equal over restarts, other for any other flag."""
+    before, now = ({c.fingerprint: c for c in r.completions if c.fingerprint} for r in (reference, start))
+    if before and now and set(before) != set(now):
+        judging.failed(
+            "the engine's own fingerprint changed since the reference start: it runs in another configuration",
+            common.listed(sorted(before)),
+            sorted(now),
+            [common.answer_evidence(c) for c in (*before.values(), *now.values())],
+            ("compare arguments and environment, and what the engine made of them: backend, eager mode, sleep mode",),
+            "reference",
+        )
+
+
 def _same_as_reference(judging: common.Judging, profile: Profile, reference: StartRecord, start: StartRecord) -> None:
     change = common.changed_on_purpose(common.restart_of(profile, start))
-    for name in (*STABLE, *(() if change else ("system.fingerprint",))):
+    if not change:
+        _same_fingerprint(judging, reference, start)
+    for name in STABLE:
         before, now = reference.named(name), start.named(name)
         old, new = ({(f.node, str(f.value)) for f in facts} for facts in (before, now))
         if old and new and old != new:
