@@ -8,6 +8,7 @@ from pytest_startup.engines.base import LogSummary
 from pytest_startup.engines.diagnosis import StartTracker
 from pytest_startup.engines.framing import frame
 from pytest_startup.engines.registry import tables
+from pytest_startup.record import Failure
 
 
 def follow(lines: Iterable[str], first: int = 1) -> StartTracker:
@@ -128,3 +129,44 @@ def scheduler(rank: str, error: str, functions: Sequence[str]) -> list[str]:
     """How SGLang's scheduler ends: only the first line of the traceback has the bracket."""
     head = f"[2026-06-07 11:57:51{rank}] Scheduler hit an exception: Traceback (most recent call last):"
     return [head, *frames("run_scheduler_process", *functions, package="sglang/srt"), error, ""]
+
+
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 6.90 GiB. GPU 0 has a total "
+    "capacity of 141.10 GiB of which "
+    "2.05 GiB is free. Including non-PyTorch memory, this process has 139.00 GiB memory in use."
+)
+CORE = ["run_engine_core", "__init__"]
+KV_SMALL = (
+    "ValueError: To serve at least one request with the model's max seq len (2048), (23.25 GiB "
+    "KV cache is needed, which is "
+    "larger than the available KV cache memory (22.5 GiB). Based on the available memory, the "
+    "estimated maximum model length "
+    "is 1824."
+)
+DEAD = raised(
+    "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack "
+    "trace (above) for the root cause.",
+    ["output_handler", "get_output_async"],
+    "APIServer pid=1",
+    "AsyncLLM output_handler failed.",
+    source="async_llm.py:704",
+)
+
+
+def failed(summary: LogSummary, lines: list[str], phase: str, kind: str, cause: str, ready: bool = False) -> Failure:
+    """The start failed in that phase, and its cause is the first line that holds ``cause``."""
+    assert (summary.ready, summary.failed) == (ready, True)
+    failure = summary.failure
+    assert failure is not None
+    assert (failure.phase, failure.kind) == (phase, kind)
+    assert failure.cause is not None
+    want = next(number for number, line in enumerate(lines, 1) if cause in line)
+    assert failure.cause.line == want, f"{failure.cause.line}: {failure.cause.text}"
+    assert failure.helps
+    return failure
+
+
+def clean(summary: LogSummary, ready: bool = True) -> None:
+    """Nothing failed."""
+    assert (summary.ready, summary.failed, summary.failure) == (ready, False, None)

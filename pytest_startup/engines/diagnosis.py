@@ -23,10 +23,10 @@ from pytest_startup.record import Evidence, Fact, Failure
 
 _OPENERS = OpenerTable()
 
+_ERRORS = ("ERROR ", "CRITICAL ", "Error: ", "Exception: ")
+
 #: Literals of lines that the tracker must be shown, also amid the traffic of a serving engine.
-ANCHORS: tuple[str, ...] = tuple(
-    dict.fromkeys((OPENING, *TABLE.anchors, *SIGN_ANCHORS, "ERROR ", "CRITICAL ", *_OPENERS.anchors))
-)
+ANCHORS: tuple[str, ...] = tuple(dict.fromkeys((OPENING, *TABLE.anchors, *SIGN_ANCHORS, *_ERRORS, *_OPENERS.anchors)))
 _ANCHORED = re.compile("|".join(re.escape(anchor) for anchor in ANCHORS))
 
 #: An error in serving that nothing confirms within so many lines was about one request.
