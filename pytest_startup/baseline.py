@@ -48,14 +48,6 @@ class Baseline:
     populations: Mapping[str, Population] = field(default_factory=dict)
 
 
-def read_for(profile: Profile) -> Baseline | None:
-    """The baseline of a profile, read from beside it; None: there is none. Raises BaselineError."""
-    from pytest_startup.baseline_file import path_of, read
-
-    path = path_of(profile)
-    return read(path, profile.name) if path.exists() else None
-
-
 def identity(profile: Profile, records: Iterable[StartRecord]) -> dict[str, JSON]:
     """What is pinned and what was seen of engine and host; what was not seen is left out."""
     pinned: dict[str, JSON] = {

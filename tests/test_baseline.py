@@ -21,7 +21,7 @@ from helpers_records import (
     tree,
 )
 
-from pytest_startup.baseline import Baseline, BaselineError, Population, cache_changes, cache_hashes, mismatch, read_for
+from pytest_startup.baseline import Baseline, BaselineError, Population, cache_changes, cache_hashes, mismatch
 from pytest_startup.baseline_file import from_json, path_of, proposal_path, read, schema, to_json, write_proposal
 from pytest_startup.baseline_propose import Proposal, propose, values_of
 from pytest_startup.checks.base import Finding, Outcome, Verdict
@@ -64,11 +64,9 @@ def test_read(tmp_path: Path) -> None:
     )
 
 
-def test_read_for_a_profile(tmp_path: Path) -> None:
-    beside = profile(path=tmp_path / "p.yaml")
-    assert read_for(beside) is None
-    written(tmp_path)
-    assert read_for(beside) == read(path_of(beside), "p")
+def test_a_baseline_lies_beside_its_profile(tmp_path: Path) -> None:
+    beside = profile(path=tmp_path / "site.yaml")
+    assert path_of(beside) == written(tmp_path)
 
 
 WRONG = {

@@ -118,6 +118,14 @@ def test_alive_behind_the_workload(value: object) -> None:
     says(check(profile(), None, record(after, completions=(answer(),)), None), PASSED)
 
 
+@pytest.mark.parametrize(("reports", "outcome"), [(2, PASSED), (3, FAILED)])
+def test_requests_that_wait_while_nothing_runs(reports: int, outcome: Outcome) -> None:
+    line = "Avg generation throughput: 0.0 tokens/s, Running: 0 reqs, Waiting: 3 reqs"
+    stuck = [fact("serving.stalled", {"running": 0, "waiting": 3}, line=90 + n, text=line) for n in range(reports)]
+    verdict = check(profile(), None, record(*stuck, completions=(answer(),)), None)
+    says(verdict, outcome, *(["requests wait and none runs: 3 reports", line] if outcome is FAILED else []))
+
+
 def test_a_failed_start_is_told_once_with_phase_rank_cause_and_helps() -> None:
     cause = Evidence("log", "head/engine.log", "torch.OutOfMemoryError: CUDA out of memory.", 209, rank="TP0")
     failure = Failure(

@@ -12,6 +12,8 @@ from pytest_startup.record import JSON, Completion, Evidence, Failure, StartReco
 
 #: ``first`` is the completion that ended the wait, ``last`` the one behind the workload.
 PURPOSES = ("first", "ready", "ready-chat", "ready-stream", "last")
+#: Reports of "waiting, none running, 0 tokens/s" from which on the engine is stuck and not only slow to begin.
+STALLED = 3
 _NAMES = {
     "first": "the first completion",
     "ready": "the completion",
@@ -43,6 +45,7 @@ def check(profile: Profile, _reference: StartRecord | None, start: StartRecord, 
     _streamed_agrees(judging, answers)
     if start.failure is None:
         _alive_after(judging, start)
+        _stalled(judging, start)
     if start.ready_seconds is not None:
         judging.numbers["ready s"] = round(start.ready_seconds, 2)
     return judging.verdict()
@@ -188,4 +191,17 @@ def _alive_after(judging: common.Judging, start: StartRecord) -> None:
             [f"{common.who(f)}: {f.value} {f.evidence.text}".strip() for f in dead],
             dead,
             ("an engine process can die while its API server lives on and then exits with code 0: read the log's end",),
+        )
+
+
+def _stalled(judging: common.Judging, start: StartRecord) -> None:
+    """The engine's own statistics: requests wait, none runs, no token comes, over several reports (10 s each)."""
+    facts = start.named("serving.stalled")
+    if len(facts) >= STALLED:
+        judging.failed(
+            f"requests wait and none runs: {len(facts)} reports of the engine with 0 tokens/s",
+            f"fewer than {STALLED} such reports",
+            [f"{common.who(f)}: {f.evidence.place()}" for f in facts[:4]],
+            facts,
+            ("the engine core is stuck behind an API server that still answers health with 200: restart it",),
         )
