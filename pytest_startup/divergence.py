@@ -14,7 +14,7 @@ from pytest_startup.ledger_log import op_of, progress, short_op
 from pytest_startup.ranks import parse_rank, workers
 from pytest_startup.record import Evidence, Fact, Failure
 
-#: Seconds that ranks may lie apart in the same step. On two real GPUs they were 0.1 s apart, over two nodes under 1 s.
+#: Seconds that ranks may lie apart in the same step. On two real GPUs they were at most 1.9 s apart.
 SKEW = 10.0
 KIND = "divergence"
 HELPS = (

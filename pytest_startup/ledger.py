@@ -149,15 +149,17 @@ def build(
     """
     from pytest_startup import ledger_artifacts, ledger_autotune
     from pytest_startup.ledger_case import team_of
+    from pytest_startup.ledger_moves import moves
 
     if warm is None:
         warm = reference is not None and "wiped:" not in record.population
     expected = (autotune.ranks if autotune else None) or (artifacts.ranks if artifacts else None)
     crew = tuple(team) if team else team_of(record, reference, expected)
     tuning = ledger_autotune.build(record, autotune or ExpectAutotune(), reference, warm, crew, autotune is not None)
-    compiled = ledger_artifacts.build(record, artifacts or ExpectArtifacts(), reference, warm, crew)
+    compiled = ledger_artifacts.build(record, artifacts or ExpectArtifacts(), warm, crew)
     order = {kind: n for n, kind in enumerate(KINDS)}
-    findings = sorted(tuning.findings + compiled.findings, key=lambda f: (f.tier != "autotune", order[f.kind]))
+    found = (*tuning.findings, *compiled.findings, *moves(record, reference, warm))
+    findings = sorted(found, key=lambda f: (f.tier != "autotune", order[f.kind]))
     return Ledger(
         workers=crew,
         rows=tuning.rows + compiled.rows,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pytest_startup.ledger import LedgerFinding, Part, Row, Unknown
 from pytest_startup.ledger_log import worker_of
-from pytest_startup.ledger_moves import moves
-from pytest_startup.observe.caches import Difference, diff
+from pytest_startup.observe.autotune_records import is_record_file
+from pytest_startup.observe.caches import diff
 from pytest_startup.observe.compile_layout import RANK_TIERS, TIERS, Artifact, classify, loaded_place
 from pytest_startup.profile.model import ExpectArtifacts
 from pytest_startup.ranks import Worker, called, of_folder
@@ -41,10 +41,13 @@ class Loads:
     refused: dict[str, list[Fact]]
 
 
+#: New or changed artifacts with their trees.
+Written = list[tuple[CacheTree, Artifact]]
+
+
 def build(
     record: StartRecord,
     expect: ExpectArtifacts,
-    reference: StartRecord | None,
     warm: bool,
     team: Sequence[Worker],
 ) -> Part:
@@ -53,19 +56,19 @@ def build(
     loads = read_loads(record, team)
     if not (before or after or loads.loaded or loads.written or loads.refused):
         return Part()
-    changes = _changes(record)
-    rows = [_rank_row(w, t, team, before, changes, loads) for t in RANK_TIERS for w in team]
+    ranked = [p for p in before if p.at.tier in RANK_TIERS]
+    written = _written_paths(record)
+    rows = [_rank_row(w, t, team, ranked, written, loads) for t in RANK_TIERS for w in team]
     rows = [r for r in rows if r.found or r.written or r.loaded or r.refused]
-    rows += [_shared_row(t, before, changes, loads) for t in SHARED_TIERS if _any(t, before, after)]
-    findings = [*_damaged(before), *_uneven(team, before), *_copied(team, before), *_refused(loads, expect)]
-    findings += moves(record, reference, warm)
+    there = {p.at.tier for many in (before, after) for p in many}
+    rows += [_shared_row(t, before, written, loads) for t in SHARED_TIERS if t in there]
+    findings = [*_damaged(ranked), *_uneven(team, ranked), *_copied(team, ranked), *_refused(loads, expect)]
     if warm:
-        findings += _not_loaded(team, before, loads)
+        findings += _not_loaded(team, ranked, loads)
         findings += _recompiled(loads, expect)
-        findings += _written(record, changes, expect)
-    exercised = {
-        t: bool(_facts(loads, t)) for t in (*RANK_TIERS, *SHARED_TIERS) if _any(t, before, after) or _facts(loads, t)
-    }
+        findings += _written(record, written or [], expect)
+    used = {t: bool(_facts(loads, t)) for t in (*RANK_TIERS, *SHARED_TIERS)}
+    exercised = {t: said for t, said in used.items() if said or t in there}
     return Part(tuple(rows), tuple(findings), tuple(_unknowns(record, team, before, loads)), exercised)
 
 
@@ -75,7 +78,7 @@ def placed(trees: Iterable[CacheTree]) -> list[Placed]:
     for tree in trees:
         for file in tree.files:
             at = classify(file.path)
-            if at.kept and at.tier != "autotune":
+            if at.kept and at.tier != "autotune" and not is_record_file(file.path):
                 found.append(Placed(tree, file, at))
     return found
 
@@ -98,17 +101,20 @@ def read_loads(record: StartRecord, team: Sequence[Worker]) -> Loads:
     return loads
 
 
-def _changes(record: StartRecord) -> list[tuple[CacheTree, Difference]]:
+def _written_paths(record: StartRecord) -> Written | None:
+    """Artifacts that are new or changed after this start; None: no tree of both moments."""
     old = {(t.name, t.node): t for t in record.caches_before}
-    return [(t, diff(old.get((t.name, t.node)), t)) for t in record.caches_after if (t.name, t.node) in old]
-
-
-def _written_paths(changes: Sequence[tuple[CacheTree, Difference]]) -> Iterator[tuple[CacheTree, Artifact]]:
-    for tree, change in changes:
+    pairs = [(t, old[t.name, t.node]) for t in record.caches_after if (t.name, t.node) in old]
+    if not pairs:
+        return None
+    found: Written = []
+    for tree, before in pairs:
+        change = diff(before, tree)
         for path in (*change.new, *change.changed):
             at = classify(path)
-            if at.kept and at.tier != "autotune":
-                yield tree, at
+            if at.kept and at.tier != "autotune" and not is_record_file(path):
+                found.append((tree, at))
+    return found
 
 
 def _rank_row(
@@ -116,12 +122,12 @@ def _rank_row(
     tier: str,
     team: Sequence[Worker],
     before: Sequence[Placed],
-    changes: Sequence[tuple[CacheTree, Difference]],
+    changes: Written | None,
     loads: Loads,
 ) -> Row:
     mine = [p for p in before if p.at.tier == tier and _is_of(p.at, worker, team)]
     slots = {p.at.slot() for p in before if p.at.tier == tier}
-    written = [at for _, at in _written_paths(changes) if at.tier == tier and _is_of(at, worker, team)]
+    written = [at for _, at in changes or () if at.tier == tier and _is_of(at, worker, team)]
     lines = loads.loaded.get((tier, worker.name), [])
     again = loads.written.get((tier, worker.name), [])
     refused = loads.refused.get(worker.name, [])
@@ -136,27 +142,21 @@ def _rank_row(
         missed=tuple(sorted(slots - {p.at.slot() for p in mine})),
         tuned=tuple(str(f.value)[:80] for f in again),
         refused=tuple(f.evidence.text for f in refused),
-        written=len(written) if changes else None,
+        written=len(written) if changes is not None else None,
         evidence=tuple(f.evidence for f in (*lines, *again, *refused))[:QUOTED],
     )
 
 
-def _shared_row(
-    tier: str, before: Sequence[Placed], changes: Sequence[tuple[CacheTree, Difference]], loads: Loads
-) -> Row:
-    written = [at for _, at in _written_paths(changes) if at.tier == tier]
+def _shared_row(tier: str, before: Sequence[Placed], changes: Written | None, loads: Loads) -> Row:
+    written = [at for _, at in changes or () if at.tier == tier]
     lines = _facts(loads, tier)
     return Row(
         rank=ALL,
         tier=tier,
         found=sum(1 for p in before if p.at.tier == tier),
-        written=len(written) if changes else None,
+        written=len(written) if changes is not None else None,
         evidence=tuple(f.evidence for f in lines[:QUOTED]),
     )
-
-
-def _any(tier: str, *lists: Sequence[Placed]) -> bool:
-    return any(p.at.tier == tier for many in lists for p in many)
 
 
 def _facts(loads: Loads, tier: str) -> list[Fact]:
@@ -289,13 +289,11 @@ def _recompiled(loads: Loads, expect: ExpectArtifacts) -> Iterator[LedgerFinding
         )
 
 
-def _written(
-    record: StartRecord, changes: Sequence[tuple[CacheTree, Difference]], expect: ExpectArtifacts
-) -> Iterator[LedgerFinding]:
+def _written(record: StartRecord, paths: Written, expect: ExpectArtifacts) -> Iterator[LedgerFinding]:
     if expect.writes == "any":
         return
     tiers: dict[str, list[tuple[CacheTree, Artifact]]] = {}
-    for tree, at in _written_paths(changes):
+    for tree, at in paths:
         if at.tier != "other":
             tiers.setdefault(at.tier, []).append((tree, at))
     for tier, written in tiers.items():

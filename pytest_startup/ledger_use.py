@@ -33,7 +33,7 @@ def _use(case: Case, wanted: Sequence[str]) -> Iterator[LedgerFinding]:
                 "refused",
                 f"{called(name)} refused its records: another environment wrote them",
                 "records of this library, CUDA and GPU",
-                tuple(f.evidence.text[:200] for f in log.refused[:3]),
+                tuple(f.evidence.text for f in log.refused[:3]),
                 name,
                 tuple(f.evidence for f in log.refused[:3]),
                 ("a refused file is never overwritten: delete it and prime again",),

@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from pytest_startup.record import JSON
@@ -63,6 +64,7 @@ class Artifact:
         return f"{self.module}/{name}" if self.module else name
 
 
+@lru_cache(maxsize=1 << 17)
 def classify(path: str, kind: str = "other") -> Artifact:
     """Classify a path relative to its cache; ``kind`` is that of the cache, used where the path says nothing."""
     kept = not _NO_ARTIFACT.search(path)
