@@ -29,8 +29,8 @@ class VllmDialect:
     endpoints = Endpoints(config="/server_info")
 
     def serve_args(self, model: str, host: str, port: int, args: Sequence[str]) -> tuple[str, ...]:
-        """``serve MODEL --host … --port …`` and the profile's own arguments behind them."""
-        return ("serve", model, "--host", host, "--port", str(port), *args)
+        """``MODEL --host … --port …`` and the profile's own arguments; ``serve`` is part of the launch command."""
+        return (model, "--host", host, "--port", str(port), *args)
 
     def reader(self, where: str = "engine.log") -> LogReader:
         """A reader that knows this engine only."""
