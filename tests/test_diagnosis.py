@@ -365,3 +365,15 @@ def test_an_engine_that_died_without_a_word_has_the_last_error_as_its_cause() ->
     assert summary.failure is not None
     assert summary.failure.kind == "unknown"
     assert summary.failure.phase == "weights"
+
+
+def test_the_same_error_printed_again_names_the_phase_of_a_cut_traceback() -> None:
+    whole = raised(OOM, [*CORE, "determine_available_memory", "profile_run"])
+    lines = [whole[-1], *bare(OOM, [*CORE, "determine_available_memory", "profile_run"], "EngineCore pid=7"), *GIVEN_UP]
+    failed(told(lines), lines, "profiling", "out-of-device-memory", OOM)
+
+
+def test_a_warm_up_module_names_the_phase_where_no_function_does() -> None:
+    trace = raised("TypeError: type 'array.array' is not subscriptable", ["<module>"])
+    lines = [line.replace("vllm/part/", "vllm/model_executor/warmup/") for line in trace]
+    failed(told(lines), lines, "warm-up", "missing-module", "TypeError")

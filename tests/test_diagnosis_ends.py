@@ -122,6 +122,11 @@ def test_a_warning_with_a_traceback_is_no_failure() -> None:
     assert told([*BEGIN, *WEIGHTS, *trace]).failed is None
 
 
+def test_a_traceback_in_a_native_warning_is_no_failure() -> None:
+    head = "W0607 11:56:57.513000 1 torch/_dynamo/x.py:3] Traceback (most recent call last):"
+    assert told([*BEGIN, *WEIGHTS, head, *bare("RuntimeError: recompiled", ["f"], package="torch")[1:]]).failed is None
+
+
 def test_the_error_of_an_earlier_attempt_is_not_this_one_s() -> None:
     assert told([*GIVEN_UP, *GIVEN_UP, *BEGIN[2:], *WEIGHTS, *LOADED]).failed is None
 

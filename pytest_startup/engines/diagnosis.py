@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_startup.engines.base import LogSummary, Progress
-from pytest_startup.engines.episodes import Candidate, first_cause
+from pytest_startup.engines.episodes import Candidate, first_cause, phase_of
 from pytest_startup.engines.failure_help import advice
 from pytest_startup.engines.failure_table import SIGN_ANCHORS, TABLE, sign_of
 from pytest_startup.engines.failures import FailureClass, summary
@@ -47,6 +47,8 @@ _COMPILERS = ("/_inductor/", "/_dynamo/", "/compilation/")
 _GIVEN_UP = "Engine core initialization failed"
 _ENGINE_FILES = ("vllm", "sglang", "torch", "/ray/", "uvicorn", "transformers", "huggingface_hub", "multiprocessing")
 _LOST = ("killed", "crashed", "process-died")
+#: Warnings of torch and other native code: ``W0607 11:56:57.513000 1 torch/x.py:3] …``.
+_GLOG_WARNING = re.compile(r"^(?:\[rank\d+\]:)?[WI]\d{4} \d\d:")
 _BRACKET = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d")
 
 
@@ -211,10 +213,19 @@ class StartTracker:
         if raised is None:
             return
         row = TABLE.of_error(raised.text)
-        phase = (row.phase if row else None) or self._book.phase_of(line.node, line.rank)
-        mild = line.level is None
-        ready = self._ready is not None
-        self._add(Candidate(line, row, raised.text, phase, speaker(line), ready, line.number, mild=mild))
+        stated = row.phase if row else None
+        found = Candidate(
+            line=line,
+            row=row,
+            text=raised.text,
+            phase=stated or self._book.phase_of(line.node, line.rank),
+            key=speaker(line),
+            ready=self._ready is not None,
+            last_line=line.number,
+            mild=line.level is None,
+            guessed=stated is None,
+        )
+        self._add(found)
 
     def _raised(self, chain: Chain) -> None:
         """A chain of exceptions has ended."""
@@ -228,6 +239,8 @@ class StartTracker:
             return
         if opener.level in ("WARNING", "INFO", "DEBUG") and opener.source is not None:
             return
+        if _GLOG_WARNING.match(opener.text):
+            return
         first = chain.first
         row = TABLE.of_error(first.text, chain.frames())
         if row is None:
@@ -235,11 +248,13 @@ class StartTracker:
         if row is not None and row.kind == "interrupted" and self._ready is not None:
             self._asked_to_stop(opener)
             return
+        phase, guessed = self._phase_of(chain, row)
         found = Candidate(
             line=_announced(heads, opener, first.message) or first.line,
             row=row,
             text="\n".join(raised.text for raised in chain.raised),
-            phase=self._phase_of(chain, row),
+            phase=phase,
+            guessed=guessed,
             key=speaker(opener),
             ready=self._ready is not None,
             last_line=chain.raised[-1].line.number,
@@ -249,12 +264,12 @@ class StartTracker:
         if found.tier == "summary" and any(words in found.text for words in ("EngineDead", _GIVEN_UP)):
             self._died = self._died or first.line
 
-    def _phase_of(self, chain: Chain, row: FailureClass | None) -> str:
-        current = self._book.phase_of(chain.opener.node, chain.opener.rank)
+    def _phase_of(self, chain: Chain, row: FailureClass | None) -> tuple[str, bool]:
+        """What the rank was doing, and whether that is a guess from its last line."""
         rows = (row, *(TABLE.of_error(raised.text) for raised in chain.raised))
         stated = next((found.phase for found in rows if found is not None and found.phase), None)
         if stated:
-            return stated
+            return stated, False
         named: str | None = None
         weakly: str | None = None
         for raised in chain.raised:
@@ -266,8 +281,8 @@ class StartTracker:
         named = named or weakly
         if named == "profiling" and row is not None and row.kind in ("kernel-build", "corrupted-cache"):
             compiling = any(part in frame.file for frame in chain.frames() for part in _COMPILERS)
-            return "compile" if compiling else named
-        return named or current
+            return ("compile" if compiling else named), False
+        return named or self._book.phase_of(chain.opener.node, chain.opener.rank), named is None
 
     def _claims_ready(self, line: Line) -> None:
         if self._ready is not None or self._stopping is not None or self._died is not None:
@@ -325,7 +340,7 @@ class StartTracker:
     def _failure(self, cause: Candidate) -> Failure:
         line = cause.line
         begin = self._first.seconds if self._first and self._first.seconds is not None else 0.0
-        failure = self._described(cause.kind, cause.phase, cause.text, line)
+        failure = self._described(cause.kind, phase_of(cause, self._candidates), cause.text, line)
         after = None if line.seconds is None else line.seconds - begin
         return replace(failure, rank=cause.key[3], node=line.node, after_seconds=after)
 

@@ -22,7 +22,7 @@ class Candidate:
     ``line`` is the first physical line with the text of the error, ``last_line`` the number of the last line that
     belongs to it. ``text`` is everything that was said, for the class and its figures. ``ready``: the engine had been
     ready before. ``alone``: no traceback. ``mild``: usually survived (an error of a side thread), so it counts only
-    where something else shows that the engine died.
+    where something else shows that the engine died. ``guessed``: no frame names the phase.
     """
 
     line: Line
@@ -34,6 +34,7 @@ class Candidate:
     last_line: int
     alone: bool = False
     mild: bool = False
+    guessed: bool = False
 
     @property
     def tier(self) -> str:
@@ -83,6 +84,15 @@ def first_cause(
         own = [c for c in telling if c.tier == "root" and c.by_worker and c.line.number <= near]
         cause = own[0] if own else cause
     return _native(cause, latent)
+
+
+def phase_of(cause: Candidate, candidates: Sequence[Candidate]) -> str:
+    """The phase of the cause; where its own traceback was cut short, that of the same error printed again."""
+    if cause.guessed:
+        for other in candidates:
+            if not other.guessed and other.kind == cause.kind and other.text[:80] == cause.text[:80]:
+                return other.phase
+    return cause.phase
 
 
 def _native(cause: Candidate, latent: Sequence[Candidate]) -> Candidate:

@@ -48,7 +48,6 @@ ENDINGS: tuple[FailureClass, ...] = (
             "died unexpectedly.{0,40}exit ?code:? -9",
             r"(?:exit code|exitcode|code)[=: ]+(?:-9|137)\b",
             "^Killed$",
-            "^Terminated$",
             r"Worker \S+ pid \d+ died, exit code: -(?:9|15)",
             r"^\S*: line \d+: +\d+ Killed\b",
             r"SIGKILL\)",
@@ -60,7 +59,6 @@ ENDINGS: tuple[FailureClass, ...] = (
         anchors=(
             "died unexpectedly",
             "Killed",
-            "Terminated",
             " died, exit code: -",
             "exit code -9",
             "exit code: -9",

@@ -175,6 +175,12 @@ def _frame_index(rules: Iterable[FrameRule]) -> dict[str, list[FrameRule]]:
     return index
 
 
+#: Files whose presence names a phase where no function does.
+FILES: tuple[tuple[str, str], ...] = (
+    ("vllm/model_executor/warmup/", "warm-up"),
+    ("torch/_inductor/compile_fx.py", "compile"),
+    ("torch/_dynamo/convert_frame.py", "compile"),
+)
 _BY_FUNCTION = _frame_index(FRAMES)
 
 
@@ -183,6 +189,9 @@ def phase_of_frames(frames: Iterable[Frame]) -> tuple[str | None, bool]:
     strong: str | None = None
     weak: str | None = None
     for frame in frames:
+        for part, phase in FILES:
+            if part in frame.file:
+                weak = phase
         for rule in _BY_FUNCTION.get(frame.function.rsplit(".", 1)[-1], ()):
             if rule.file and rule.file not in frame.file:
                 continue
