@@ -62,8 +62,6 @@ class GatePlugin:
             for path in self.session.options.profiles:
                 added += session.genitems(nodes.GateFile.of(session, path, self.session.run(path)))
             items[:0] = added
-        for item in items:
-            self.allow_time(item)
 
     def only_node_ids(self) -> bool:
         """``pytest test_x.py::test_y`` in a repo whose ini file names a profile: the user wants that test alone."""
@@ -91,6 +89,8 @@ class GatePlugin:
             return order[item.run.result.key], item.run.result.expected.index((item.start, item.name))
 
         session.items.sort(key=rank)
+        for item in session.items:
+            self.allow_time(item)
         gate_items = [item for item in session.items if isinstance(item, nodes.GateItem)]
         for run in self.session.runs.values():
             run.result.selected = [(i.start, i.name) for i in gate_items if i.run is run]
@@ -147,7 +147,7 @@ class GatePlugin:
             return "waived", "w", ("WAIVED", {"yellow": True})
         outcome = wire["item"]["outcome"]
         if report.failed and outcome in ("not exercised", "not observable"):
-            return "failed", "F", (f"FAILED ({outcome})", {"red": True})
+            return "failed", "F", f"FAILED ({outcome})"
         return None
 
     # the end ---------------------------------------------------------------------------------------------------------

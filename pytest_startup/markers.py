@@ -1,11 +1,13 @@
-"""The markers of a user's tests: their signatures, the check of their arguments, and what they expect."""
+"""The markers of a user's tests: their signatures, the check of their arguments, and what they expect.
+
+Loaded in every run of pytest, so it builds no dataclasses and imports next to nothing.
+"""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pytest_startup.profile.model import Expect
@@ -15,8 +17,7 @@ class MarkerError(Exception):
     """Arguments that a marker does not take; the message repeats its signature."""
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """What an argument may be: its words for a message, and the test."""
 
     words: str
@@ -56,8 +57,7 @@ def one_of(*words: str) -> Kind:
 NONE_OR_ANY = one_of("none", "any")
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(NamedTuple):
     """A marker: the check it asks for (None: none), its keyword arguments with default and kind, and what it does."""
 
     check: str | None
@@ -164,13 +164,12 @@ REGISTERED = (
 )
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """One marker on one test, its arguments checked. ``given`` holds only what the test says."""
 
     marker: str
     check: str
-    given: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = MappingProxyType({})
 
 
 def parse(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request | None:
@@ -181,6 +180,8 @@ def parse(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request 
         return None
     signature = SIGNATURES.get(name)
     if signature is None:
+        import difflib
+
         near = difflib.get_close_matches(name, SIGNATURES, n=1, cutoff=0.85)
         if near:
             raise MarkerError(f"unknown marker {name}; did you mean {shown(near[0])}?")
@@ -189,6 +190,8 @@ def parse(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request 
         raise MarkerError(f"{name} takes keyword arguments only; expected {shown(name)}")
     for key, value in kwargs.items():
         if key not in signature.arguments:
+            import difflib
+
             near = difflib.get_close_matches(key, signature.arguments, n=1, cutoff=0.5)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise MarkerError(f"{name} has no argument {key!r}{hint}; expected {shown(name)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,8 +52,24 @@ def needs_engine(item: pytest.Item) -> bool:
     return bool({"engine", "restart"} & set(getattr(item, "fixturenames", ()))) or bool(item.stash.get(MARKED, []))
 
 
-def accept_markers(item: pytest.Item) -> None:
-    """Check the arguments of our markers. Raises UsageError that repeats the signature."""
+class MarkedTests:
+    """The hook that applies markers; registered only where a test has one of ours."""
+
+    def __init__(self, items: Sequence[pytest.Item]) -> None:
+        """Check the arguments of all markers. Raises UsageError, which repeats the signatures."""
+        problems = [problem for item in items for problem in accept_markers(item)]
+        if problems:
+            raise pytest.UsageError(*problems)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        """The checks that a test's markers ask for, before its body."""
+        if MARKED in item.stash:
+            apply_markers(item)
+
+
+def accept_markers(item: pytest.Item) -> list[str]:
+    """Note what the markers of a test ask for; returns what is wrong with their arguments."""
     requests, problems = [], []
     for mark in item.iter_markers():
         if not mark.name.startswith("startup_"):
@@ -64,16 +81,14 @@ def accept_markers(item: pytest.Item) -> None:
         else:
             if request is not None:
                 requests.append(request)
-    if problems:
-        raise pytest.UsageError(*problems)
-    item.stash[MARKED] = requests
+    if requests:
+        item.stash[MARKED] = requests
+    return problems
 
 
 def apply_markers(item: pytest.Item) -> None:
     """Judge the last start of each profile that the test is about by what its markers ask for."""
-    requests = item.stash.get(MARKED, [])
-    if not requests:
-        return
+    requests = item.stash[MARKED]
     from pytest_startup.asserts import judge_marked
     from pytest_startup.fixtures import failed_without_traceback
     from pytest_startup.gate import StartFailed

@@ -11,6 +11,8 @@ import pytest
 from pytest_startup.fixtures import engine, restart, startup_profile
 
 if TYPE_CHECKING:
+    from _pytest.nodes import Node
+
     from pytest_startup.gate import Gate
     from pytest_startup.options import Options
     from pytest_startup.profile.model import Profile
@@ -77,20 +79,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         parametrize(metafunc)
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Our markers are checked when they are seen, not when their test runs."""
-    if any(mark.name.startswith("startup_") for mark in item.iter_markers()):
-        from pytest_startup.own_tests import accept_markers
-
-        accept_markers(item)
-
-
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> None:
-    """The checks that a test's markers ask for, before its body."""
-    for mark in item.iter_markers():
-        if mark.name.startswith("startup_"):
-            from pytest_startup.own_tests import apply_markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Our markers are checked at collection. Each parent is looked at once: most suites have none of ours."""
+    above = {parent for parent in {i.parent for i in items} if parent and any(map(has_ours, parent.listchain()))}
+    ours = [i for i in items if (i.own_markers and has_ours(i)) or i.parent in above]
+    if ours:
+        from pytest_startup.own_tests import MarkedTests
 
-            apply_markers(item)
-            return
+        config.pluginmanager.register(MarkedTests(ours), "startup-marked-tests")
+
+
+def has_ours(node: Node) -> bool:
+    return any(mark.name.startswith("startup_") for mark in node.own_markers)
