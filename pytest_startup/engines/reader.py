@@ -137,7 +137,7 @@ class Reader:
         start = self._starts.latest
         traffic = Traffic(block)
         known = (place.node, start.index, place.seconds)
-        found, odd = self._skim.statistics(traffic.statistics, place.first, place.step, known)
+        found, odd = self._skim.statistics(traffic, place.first, place.step, known)
         others = traffic.others + odd
         others.sort()
         hits = set(self._skim.hits([raw for _, raw in others])) if others else set()

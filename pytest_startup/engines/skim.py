@@ -13,9 +13,10 @@ from pytest_startup.engines.rules import TEXT_LIMIT
 #: The end of an access line that was answered well: the bulk of a serving log, and no statement.
 _WELL = b' HTTP/1.1" 200 OK\n'
 _RATE = b", Prefix cache hit rate: "
-_EXTERNAL = b", External prefix cache hit rate: "
 _HEADER = b"INFO "
-_USUAL_HEAD = re.compile(rb"(?:\((APIServer|ApiServer_\d+) pid=\d+\) )?")
+_USUAL_HEAD = re.compile(
+    rb"(?:\d{4}-\d\d-\d\dT[\d:.]+Z )?(?P<rest>(?:\((?P<process>APIServer|ApiServer_\d+) pid=\d+\) )?)"
+)
 _IDLE = b"Running: 0 reqs"
 _PERCENT = ord("%")
 _PART = 1 << 16
@@ -26,12 +27,16 @@ Statistic = tuple[str, float, int, str, "str | None", "str | None", int, "float 
 
 
 class Traffic:
-    """A block of lines, sorted: their number, and ``(index in the block, line)`` of those that are worth a look."""
+    """A block of lines, sorted: their number, and those that are worth a look.
+
+    ``others``: ``(index in the block, line)``; ``statistics`` also with what stands behind the words "Prefix cache hit
+    rate: " (without the last character, which is the per-cent sign).
+    """
 
     def __init__(self, block: bytes) -> None:
         """``block``: whole lines, each with its LF. Access lines answered with 200 are only counted."""
         self.total = 0
-        self.statistics: list[tuple[int, bytes]] = []
+        self.statistics: list[tuple[int, bytes, bytes]] = []
         self.others: list[tuple[int, bytes]] = []
         at = 0
         while at < len(block):
@@ -42,25 +47,23 @@ class Traffic:
 
     def _usual(self, block: bytes, at: int, stop: int) -> bool:
         """Where all are access or statistics lines, nothing has to be split."""
-        total = block.count(b"\n", at, stop)
-        rest = total - block.count(_WELL, at, stop)
-        found: list[tuple[int, bytes]] = []
+        found: list[tuple[int, bytes, bytes]] = []
         index = self.total
-        while rest:
-            hit = block.find(_RATE, at, stop)
-            if hit < 0:
-                return False
+        well = block.count(_WELL, at, stop)
+        while (hit := block.find(_RATE, at, stop)) >= 0:
             begin = block.rfind(b"\n", at, hit) + 1 or at
             end = block.find(b"\n", hit)
             if block[end - 1] != _PERCENT:  # no access line ends like that
                 return False
             index += block.count(b"\n", at, begin)
-            found.append((index, block[begin:end]))
+            found.append((index, block[begin:end], block[hit + len(_RATE) : end - 1]))
             index += 1
             at = end + 1
-            rest -= 1
+        index += block.count(b"\n", at, stop)
+        if index - self.total != well + len(found):
+            return False
         self.statistics += found
-        self.total += total
+        self.total = index
         return True
 
     def _any(self, part: bytes) -> None:
@@ -73,7 +76,11 @@ class Traffic:
             lines = pieces[position].split(b"\n")
             lines.pop()  # the head of an access line; nothing behind the last one
             for line in lines:
-                (self.statistics if _RATE in line else self.others).append((index, line))
+                begin = line.find(_RATE)
+                if begin < 0:
+                    self.others.append((index, line))
+                else:
+                    self.statistics.append((index, line, line[begin + len(_RATE) : -1]))
                 index += 1
         self.total += part.count(b"\n")
 
@@ -85,7 +92,7 @@ class Skimmer:
         self._told = {a if isinstance(a, bytes) else a.encode() for a in diagnosis}
         self._literals = self._told | {a.encode() for a in anchors}
         self._search: Callable[..., Any] | None = None
-        self._heads: dict[bytes, tuple[str | None, bool]] = {}
+        self._heads: dict[bytes, tuple[str | None, bool, int]] = {}
 
     def hits(self, lines: Sequence[bytes]) -> list[int]:
         """Indices of the lines that hold a literal."""
@@ -108,7 +115,7 @@ class Skimmer:
         return any(literal in raw for literal in self._told)
 
     def statistics(
-        self, lines: Sequence[tuple[int, bytes]], first: int, step: int, known: tuple[str | None, int, float | None]
+        self, traffic: Traffic, first: int, step: int, known: tuple[str | None, int, float | None]
     ) -> tuple[list[Statistic], list[tuple[int, bytes]]]:
         """The hit rates of statistics lines, and the lines that have not the usual form: read them like any other.
 
@@ -116,36 +123,47 @@ class Skimmer:
         """
         out: list[Statistic] = []
         odd: list[tuple[int, bytes]] = []
-        for index, raw in lines:
-            if raw[:2] == b"20" and raw[10:11] == b"T":
-                raw = raw[raw.find(b" ") + 1 :]  # docker's time
-            begin = raw.find(_RATE) + len(_RATE)
-            end = raw.find(b"%", begin)
-            process, usual = self._heads.get(raw[: raw.find(_HEADER, 0, 120)]) or self._head(raw)
-            stalled = _IDLE in raw and b"Waiting: 0 " not in raw
-            if not usual or stalled or b"\r" in raw or b"\x1b" in raw or len(raw) > TEXT_LIMIT:
+        heads = self._heads
+        for index, raw, rates in traffic.statistics:
+            head = raw[: raw.find(_HEADER, 0, 120)]
+            process, usual, skip = heads.get(head) or self._head(head)
+            if not usual or (_IDLE in raw and b"Waiting: 0 " not in raw) or b"\x1b" in raw or len(raw) > TEXT_LIMIT:
                 odd.append((index, raw))
                 continue
             try:
-                text = raw.decode()
-                rate = float(raw[begin:end])
-                out.append(("cache.prefix_hit_rate", rate, first + index * step, text, process, *known))
-                if raw.startswith(_EXTERNAL, end + 1):
-                    begin = end + 1 + len(_EXTERNAL)
-                    rate = float(raw[begin : raw.find(b"%", begin)])
-                    out.append(("cache.external_hit_rate", rate, first + index * step, text, process, *known))
+                text = raw[skip:].decode() if skip else raw.decode()
+                prefix, external = (rates, b"") if len(rates) < 6 else _rates(rates)
+                out.append(("cache.prefix_hit_rate", float(prefix), first + index * step, text, process, *known))
+                if external:
+                    out.append(
+                        ("cache.external_hit_rate", float(external), first + index * step, text, process, *known)
+                    )
             except ValueError:
                 odd.append((index, raw))
         return out, odd
 
-    def _head(self, raw: bytes) -> tuple[str | None, bool]:
-        """What stands before the record: the process, and whether it is of the usual form (no rank, no prefix)."""
-        head = raw[: raw.find(_HEADER, 0, 120)]
+    def _head(self, head: bytes) -> tuple[str | None, bool, int]:
+        """What stands before the record: the process, whether it is of the usual form (no rank, no colours, no prefix
+        but docker's time), and the length of that time."""
         match = _USUAL_HEAD.fullmatch(head)
-        found = (match.group(1).decode() if match and match.group(1) else None, match is not None)
-        if len(self._heads) < 1000:
+        process = match.group("process").decode() if match and match.group("process") else None
+        found = (process, match is not None, match.start("rest") if match else 0)
+        if not found[2] and len(self._heads) < 1000:
             self._heads[head] = found
         return found
+
+
+def _rates(rates: bytes) -> tuple[bytes, bytes]:
+    """``51.9%, External prefix cache hit rate: 97.7`` → both numbers. Raises ValueError for any other form."""
+    prefix, *parts = rates.split(b"%, ")
+    external = b""
+    for part in parts:
+        name, _, rate = part.rpartition(b": ")
+        if name == b"External prefix cache hit rate":
+            external = rate
+        elif name != b"MM cache hit rate":
+            raise ValueError(name)
+    return prefix, external
 
 
 def search_any(literals: Iterable[bytes]) -> Callable[..., Any]:
