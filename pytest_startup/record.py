@@ -203,6 +203,9 @@ class StartRecord:
     throughput are only compared within one. ``ready_seconds`` is the time from launch to the first real completion,
     None if there was none. ``wall_seconds`` is the time from launch to the end of observation. ``exit_code`` is of the
     main process and None while it runs; a code of 0 proves nothing.
+
+    ``log_bytes`` says per node how much of its log belongs to the record: what an engine prints while it is being
+    stopped does not. ``outside`` is the failure as it was seen without the log, which a replay explains anew.
     """
 
     profile: str
@@ -226,6 +229,8 @@ class StartRecord:
     cleanup: tuple[Leftover, ...] | None = None
     notes: tuple[str, ...] = ()
     schema: int = RECORD_SCHEMA
+    log_bytes: Mapping[str, int] = field(default_factory=dict)
+    outside: Failure | None = None
 
     def named(self, *names: str) -> list[Fact]:
         """Facts of these names, in the order in which they were seen."""
@@ -290,7 +295,7 @@ def fact_from_json(data: Mapping[str, Any]) -> Fact:
 def record_to_json(record: StartRecord) -> dict[str, JSON]:
     """JSON form of a record; members that are None or empty are left out."""
     out: dict[str, JSON] = {
-        f.name: _plain(v) for f in fields(record) if (v := getattr(record, f.name)) not in (None, ())
+        f.name: _plain(v) for f in fields(record) if (v := getattr(record, f.name)) not in (None, (), {})
     }
     out["facts"] = [fact_to_json(f) for f in record.facts]
     if record.cleanup is not None:
@@ -327,7 +332,9 @@ def record_from_json(data: Mapping[str, Any]) -> StartRecord:
     rest["throughput"] = tuple(_many(ThroughputSample, data.get("throughput", ())))
     rest["caches_before"] = tuple(_tree(t) for t in data.get("caches_before", ()))
     rest["caches_after"] = tuple(_tree(t) for t in data.get("caches_after", ()))
-    rest["failure"] = _failure(data["failure"]) if data.get("failure") else None
+    for name in ("failure", "outside"):
+        rest[name] = _failure(data[name]) if data.get(name) else None
+    rest["log_bytes"] = dict(data.get("log_bytes", {}))
     if "cleanup" in data:
         rest["cleanup"] = tuple(_many(Leftover, data["cleanup"]))
     return StartRecord(**rest)

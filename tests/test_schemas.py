@@ -47,6 +47,8 @@ FULL = r.StartRecord(
     caches_after=(r.CacheTree("compile-cache", "/c", True, "head", (r.CacheFile("a", 1, 2, "0" * 64),)),),
     cleanup=(r.Leftover("pid", "12", True, 0.5, "head"),),
     notes=("page cache not dropped",),
+    log_bytes={"head": 4711},
+    outside=r.Failure("weights", "ended", "the engine ended before it was ready", node="head"),
 )
 
 
