@@ -11,12 +11,15 @@ from pytest_startup.engines.registry import tables
 from pytest_startup.record import Failure
 
 
-def follow(lines: Iterable[str], first: int = 1) -> StartTracker:
-    """One start, every line of which is shown to the tracker, with the facts of all rule tables."""
+def follow(lines: Iterable[str], first: int = 1, step: int = 1) -> StartTracker:
+    """One start, every line of which is shown to the tracker, with the facts of all rule tables.
+
+    ``step`` -1: the numbers fall, as where a log that stands newest first is read backwards.
+    """
     tracker = StartTracker("engine.log")
     rules = tables()
-    for number, raw in enumerate(lines, first):
-        for line in frame(raw.encode(), number):
+    for count, raw in enumerate(lines):
+        for line in frame(raw.encode(), first + count * step):
             facts = [fact for _, table in rules for fact in table.facts(line, "engine.log")]
             tracker.line(line, facts)
     return tracker

@@ -230,6 +230,15 @@ def test_memory_that_could_not_be_registered_is_why_the_first_transfer_fails() -
     failed(told(lines), lines, "serving", "transfer-failed", "Failed to register memory", ready=True)
 
 
+def test_line_numbers_that_fall_do_not_turn_the_order_of_time() -> None:
+    error = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+    lines = [*READY, *raised(error, ["run_busy_loop"], head="EngineCore encountered a fatal error."), *DEAD]
+    summary = follow(lines, step=-1, first=len(lines)).finish()
+    assert summary.failure is not None
+    assert summary.failure.cause is not None
+    assert "illegal memory access" in summary.failure.cause.text
+
+
 # Reuse of compilation, phases, progress
 
 

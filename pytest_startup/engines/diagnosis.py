@@ -7,18 +7,18 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pytest_startup.engines import suspects
 from pytest_startup.engines.base import LogSummary, Progress
 from pytest_startup.engines.episodes import Candidate, first_cause, phase_of
 from pytest_startup.engines.failure_help import advice
 from pytest_startup.engines.failure_table import SIGN_ANCHORS, TABLE, sign_of
-from pytest_startup.engines.failures import FailureClass, summary
-from pytest_startup.engines.frames import phase_of_frames
+from pytest_startup.engines.failures import summary
 from pytest_startup.engines.lines import Line
 from pytest_startup.engines.phase_book import PhaseBook
 from pytest_startup.engines.phases import OpenerTable, order
 from pytest_startup.engines.reuse import CompileReuse
 from pytest_startup.engines.rules import evidence
-from pytest_startup.engines.tracebacks import OPENING, Chain, TracebackReader, raised_alone, speaker
+from pytest_startup.engines.tracebacks import OPENING, Chain, TracebackReader, speaker
 from pytest_startup.record import Evidence, Fact, Failure
 
 _OPENERS = OpenerTable()
@@ -41,14 +41,7 @@ _PHASE_OF_FACT = {
     "compile.total": "compile",
     "graphs.seconds": "graph-capture",
 }
-_IGNORED_OPENERS = ("Exception ignored in", "--- Logging error ---")
-_MILD_OPENERS = ("Exception in thread", "Exception in ASGI application", "Task exception was never retrieved")
-_COMPILERS = ("/_inductor/", "/_dynamo/", "/compilation/")
 _GIVEN_UP = "Engine core initialization failed"
-_ENGINE_FILES = ("vllm", "sglang", "torch", "/ray/", "uvicorn", "transformers", "huggingface_hub", "multiprocessing")
-_LOST = ("killed", "crashed", "process-died")
-#: Warnings of torch and other native code: ``W0607 11:56:57.513000 1 torch/x.py:3] …``.
-_GLOG_WARNING = re.compile(r"^(?:\[rank\d+\]:)?[WI]\d{4} \d\d:")
 _BRACKET = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d")
 
 
@@ -72,6 +65,9 @@ class StartTracker:
         self._first: Line | None = None
         self._newest = 0
         self._since = 0
+        self._died_at = 0
+        self._stopped_at = 0
+        self._error_at = 0
         self._engine: str | None = None
         self._ready: Line | None = None
         self._died: Line | None = None
@@ -94,7 +90,9 @@ class StartTracker:
             self._raised(chain)
         if not self._tracebacks.took:
             if self._tracebacks.began:
-                self._heads[line.number] = tuple(self._before)
+                self._heads[self._tracebacks.count] = tuple(self._before)
+                if len(self._heads) > CANDIDATES:
+                    del self._heads[next(iter(self._heads))]
             self._plain(line)
             if line.text.strip():
                 self._before.append(line)
@@ -146,11 +144,11 @@ class StartTracker:
         """A line outside of tracebacks."""
         message = line.message
         if line.level in ("ERROR", "CRITICAL"):
-            self._error = line
+            self._error, self._error_at = line, self._tracebacks.count
         if not _ANCHORED.search(line.text):
             self._book.seen(line)
             if self._stopping is None and "rror: " in message:
-                self._said(line)
+                self._alone(line)
             if _answered(message):
                 self._claims_ready(line)
             return
@@ -181,108 +179,48 @@ class StartTracker:
                 self._claims_ready(line)
         elif sign.effect == "died":
             if self._stopping is None:
-                self._forget(line.number)
-                self._died = self._died or line
+                self._forget(self._tracebacks.count)
+                self._dies(line, self._tracebacks.count)
         elif self._stopping is None:
             self._asked_to_stop(line)
 
     def _alone(self, line: Line) -> None:
-        if line.level in ("INFO", "DEBUG") and line.source is not None:
+        """An error that is no traceback."""
+        found = suspects.of_line(line, self._tracebacks.count, self._phase_of, self._ready is not None)
+        if found is None:
             return
-        row = TABLE.of_line(line.text)
-        if row is None:
-            self._said(line)
-        if row is None or (line.level == "WARNING" and row.kind not in _LOST):
-            return
-        phase = row.phase or self._book.phase_of(line.node, line.rank)
-        ready = self._ready is not None
-        found = Candidate(line, row, line.text, phase, speaker(line), ready, line.number, alone=True)
-        if row.tier == "latent":
+        if found.tier == "latent":
             if len(self._latent) < CANDIDATES:
                 self._latent.append(found)
             return
-        if row.kind == "port-taken" and "attempting to bind" in line.text:
+        if found.kind == "port-taken" and "attempting to bind" in line.text:
             self._ready = None
         self._add(found)
-        if row.fatal:
-            self._died = self._died or line
-
-    def _said(self, line: Line) -> None:
-        """An exception without its traceback, in a log that somebody searched for errors or cut."""
-        raised = raised_alone(line) if line.level in ("ERROR", "CRITICAL", None) else None
-        if raised is None:
-            return
-        row = TABLE.of_error(raised.text)
-        stated = row.phase if row else None
-        found = Candidate(
-            line=line,
-            row=row,
-            text=raised.text,
-            phase=stated or self._book.phase_of(line.node, line.rank),
-            key=speaker(line),
-            ready=self._ready is not None,
-            last_line=line.number,
-            mild=line.level is None,
-            guessed=stated is None,
-        )
-        self._add(found)
+        if found.fatal:
+            self._dies(line, found.at)
 
     def _raised(self, chain: Chain) -> None:
         """A chain of exceptions has ended."""
-        opener = chain.opener
-        heads = self._heads.pop(opener.number, ())
-        late = self._stopping is not None and opener.number >= self._stopping.number
-        if late or chain.first.line.number < self._since:
+        heads = self._heads.pop(chain.at, ())
+        late = self._stopping is not None and chain.at >= self._stopped_at
+        found = None
+        if not late and chain.first.at >= self._since:
+            found = suspects.of_chain(chain, heads, self._phase_of, self._ready is not None)
+        if found is None:
             return
-        words = [opener.text, *(line.text for line in heads)]
-        if any(mark in text for text in words for mark in _IGNORED_OPENERS):
+        if found.kind == "interrupted" and self._ready is not None:
+            self._asked_to_stop(chain.opener)
             return
-        if opener.level in ("WARNING", "INFO", "DEBUG") and opener.source is not None:
-            return
-        if _GLOG_WARNING.match(opener.text):
-            return
-        first = chain.first
-        row = TABLE.of_error(first.text, chain.frames())
-        if row is None:
-            row = next((r for raised in chain.raised if (r := TABLE.of_error(raised.text, raised.frames))), None)
-        if row is not None and row.kind == "interrupted" and self._ready is not None:
-            self._asked_to_stop(opener)
-            return
-        phase, guessed = self._phase_of(chain, row)
-        found = Candidate(
-            line=_announced(heads, opener, first.message) or first.line,
-            row=row,
-            text="\n".join(raised.text for raised in chain.raised),
-            phase=phase,
-            guessed=guessed,
-            key=speaker(opener),
-            ready=self._ready is not None,
-            last_line=chain.raised[-1].line.number,
-            mild=any(mark in text for text in words for mark in _MILD_OPENERS) or not _of_engine(chain),
-        )
         self._add(found)
         if found.tier == "summary" and any(words in found.text for words in ("EngineDead", _GIVEN_UP)):
-            self._died = self._died or first.line
+            self._dies(found.line, found.at)
 
-    def _phase_of(self, chain: Chain, row: FailureClass | None) -> tuple[str, bool]:
-        """What the rank was doing, and whether that is a guess from its last line."""
-        rows = (row, *(TABLE.of_error(raised.text) for raised in chain.raised))
-        stated = next((found.phase for found in rows if found is not None and found.phase), None)
-        if stated:
-            return stated, False
-        named: str | None = None
-        weakly: str | None = None
-        for raised in chain.raised:
-            phase, weak = phase_of_frames(raised.frames)
-            if phase and not weak:
-                named = phase
-                break
-            weakly = weakly or phase
-        named = named or weakly
-        if named == "profiling" and row is not None and row.kind in ("kernel-build", "corrupted-cache"):
-            compiling = any(part in frame.file for frame in chain.frames() for part in _COMPILERS)
-            return ("compile" if compiling else named), False
-        return named or self._book.phase_of(chain.opener.node, chain.opener.rank), named is None
+    def _phase_of(self, line: Line) -> str:
+        return self._book.phase_of(line.node, line.rank)
+
+    def _dies(self, line: Line, at: int) -> None:
+        if self._died is None:
+            self._died, self._died_at = line, at
 
     def _claims_ready(self, line: Line) -> None:
         if self._ready is not None or self._stopping is not None or self._died is not None:
@@ -295,7 +233,7 @@ class StartTracker:
             return
         if self._ready is None and first_cause(self._candidates, (), False, False) is not None:
             return
-        self._stopping = line
+        self._stopping, self._stopped_at = line, self._tracebacks.count
         self._candidates.clear()
         self._book.stopping(line)
 
@@ -304,7 +242,7 @@ class StartTracker:
 
         Where the front end only ends because its engine died, it prints uvicorn's bare words.
         """
-        if self._ready is None or self._died is None or line.number - self._died.number > STOP_LINES:
+        if self._ready is None or self._died is None or self._tracebacks.count - self._died_at > STOP_LINES:
             return False
         if line.message.strip() == "Shutting down":
             return False
@@ -319,21 +257,21 @@ class StartTracker:
         if self._died is not None and _GIVEN_UP in self._died.text and "LLM engine" in line.message:
             # The front end had given up: this is another attempt in a log that does not show its beginning.
             self._died = None
-            self._since = line.number
+            self._since = self._tracebacks.count
             self._candidates.clear()
         if self._died is None and self._candidates:
             key = speaker(line)
             self._candidates = [c for c in self._candidates if c.key != key or c.fatal]
 
     def _add(self, found: Candidate) -> None:
-        self._forget(found.line.number)
+        self._forget(found.at)
         if len(self._candidates) < CANDIDATES:
             self._candidates.append(found)
 
-    def _forget(self, number: int) -> None:
+    def _forget(self, now: int) -> None:
         """Errors of single requests that the engine survived for long."""
         if self._ready is not None and self._died is None:
-            self._candidates = [c for c in self._candidates if c.last_line >= number - EPISODE_LINES]
+            self._candidates = [c for c in self._candidates if c.last >= now - EPISODE_LINES]
 
     # What they say together
 
@@ -350,7 +288,7 @@ class StartTracker:
             return None
         phase = self._book.reached()
         if self._died is not None:
-            known = self._error if self._error and self._error.number <= self._died.number else self._died
+            known = self._error if self._error and self._error_at <= self._died_at else self._died
             return self._described("unknown", phase, "", known)
         if self._ready is not None:
             return None
@@ -385,23 +323,6 @@ class StartTracker:
 
     def _shown(self, line: Line) -> Evidence:
         return evidence(line, self._where)
-
-
-def _announced(heads: Sequence[Line], opener: Line, message: str) -> Line | None:
-    """The record before the traceback, where that is the exception's message already (``logger.exception(error)``)."""
-    if not heads or opener.source is None or len(message) < 12:
-        return None
-    said = heads[-1]
-    same = said.source == opener.source and speaker(said) == speaker(opener)
-    return said if same and said.message.strip() and message.startswith(said.message.strip()[:60]) else None
-
-
-def _of_engine(chain: Chain) -> bool:
-    """Whether a traceback is one of the engine's processes, not of a script that waits beside it in the same log."""
-    opener = chain.opener
-    if opener.process is not None or opener.level is not None or opener.message != opener.text:
-        return True
-    return any(part in frame.file for frame in chain.frames() for part in _ENGINE_FILES)
 
 
 def _answered(message: str) -> bool:

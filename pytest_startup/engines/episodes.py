@@ -19,10 +19,11 @@ _NCCL_EXPLAINS = ("collective-failed", "out-of-shared-memory", "out-of-device-me
 class Candidate:
     """Something that may be why the start failed.
 
-    ``line`` is the first physical line with the text of the error, ``last_line`` the number of the last line that
-    belongs to it. ``text`` is everything that was said, for the class and its figures. ``ready``: the engine had been
-    ready before. ``alone``: no traceback. ``mild``: usually survived (an error of a side thread), so it counts only
-    where something else shows that the engine died. ``guessed``: no frame names the phase.
+    ``line`` is the first physical line with the text of the error; ``at`` and ``last`` count, over all lines in the
+    order of time, that line and the last exception that belongs to it. ``text`` is everything that was said, for the
+    class and its figures. ``ready``: the engine had been ready before. ``alone``: no traceback. ``mild``: usually
+    survived (an error of a side thread), so it counts only where something else shows that the engine died.
+    ``guessed``: no frame names the phase.
     """
 
     line: Line
@@ -31,7 +32,8 @@ class Candidate:
     phase: str
     key: Key
     ready: bool
-    last_line: int
+    at: int
+    last: int
     alone: bool = False
     mild: bool = False
     guessed: bool = False
@@ -72,7 +74,7 @@ def first_cause(
         found = [c for c in candidates if not (c.mild and engine)]
     if not found:
         return None
-    found.sort(key=lambda c: c.line.number)
+    found.sort(key=lambda c: c.at)
     telling = [c for c in found if c.tier in ("root", "peer")]
     telling = [c for c in telling if not c.mild] or telling
     if not telling:
@@ -80,8 +82,8 @@ def first_cause(
         return _native((named or found)[0], latent)
     cause = telling[0]
     if cause.tier == "peer":
-        near = cause.line.number + SYMPATHY_LINES
-        own = [c for c in telling if c.tier == "root" and c.by_worker and c.line.number <= near]
+        near = cause.at + SYMPATHY_LINES
+        own = [c for c in telling if c.tier == "root" and c.by_worker and c.at <= near]
         cause = own[0] if own else cause
     return _native(cause, latent)
 
@@ -99,6 +101,6 @@ def _native(cause: Candidate, latent: Sequence[Candidate]) -> Candidate:
     """An error of native code that came before, went unnoticed, and explains the cause."""
     for earlier in latent:
         explains = earlier.kind == cause.kind or ("NCCL WARN" in earlier.text and cause.kind in _NCCL_EXPLAINS)
-        if explains and earlier.line.number < cause.line.number:
-            return replace(cause, line=earlier.line, row=earlier.row, key=earlier.key)
+        if explains and earlier.at < cause.at:
+            return replace(cause, line=earlier.line, at=earlier.at, row=earlier.row, key=earlier.key)
     return cause

@@ -59,6 +59,7 @@ class Raised:
     name: str
     message: str
     frames: tuple[Frame, ...]
+    at: int = 0
 
     @property
     def text(self) -> str:
@@ -68,9 +69,14 @@ class Raised:
 
 @dataclass
 class Chain:
-    """Exceptions that belong together, in the order in which they were printed (the first one is the first cause)."""
+    """Exceptions that belong together, in the order in which they were printed (the first one is the first cause).
+
+    ``at`` (also of each exception) counts the lines that were read until then: the order of time, also where line
+    numbers fall (a log that is read backwards) or come from several files.
+    """
 
     opener: Line
+    at: int
     raised: list[Raised] = field(default_factory=list)
 
     @property
@@ -90,9 +96,9 @@ class _Open:
     carrier: Raised | None = None
     newest: int = 0
 
-    def silent(self, line: Line) -> bool:
+    def silent(self, now: int) -> bool:
         """Nobody went on with it for long: it has ended."""
-        return abs(line.number - self.newest) > (OPEN_LINES if self.mode == "frames" else ENDED_LINES)
+        return now - self.newest > (OPEN_LINES if self.mode == "frames" else ENDED_LINES)
 
 
 Key = tuple[str | None, str | None, int | None, str | None]
@@ -134,6 +140,8 @@ class TracebackReader:
         self._bare: Key | None = None
         #: The last line fed was taken as part of a traceback (not the one that opens it).
         self.took = False
+        #: How many lines were fed.
+        self.count = 0
         #: The last line fed opens a traceback.
         self.began = False
 
@@ -144,9 +152,10 @@ class TracebackReader:
 
     def feed(self, line: Line) -> list[Chain]:
         """One more line; the chains that it ended (usually none)."""
+        self.count += 1
         done: list[Chain] = []
         key = self._key(line)
-        for other in [k for k, o in self._open.items() if k != key and o.silent(line)]:
+        for other in [k for k, o in self._open.items() if k != key and o.silent(self.count)]:
             self._close(other, done)
         opened = self._open.get(key)
         if opened is not None and not self._continue(opened, line):
@@ -179,7 +188,7 @@ class TracebackReader:
     def _begin(self, key: Key, line: Line, done: list[Chain]) -> None:
         if len(self._open) >= OPEN_LIMIT:
             self._close(next(iter(self._open)), done)
-        self._open[key] = _Open(Chain(line), newest=line.number)
+        self._open[key] = _Open(Chain(line, self.count), newest=self.count)
         if line.process is None:
             self._bare = key
 
@@ -194,7 +203,7 @@ class TracebackReader:
 
     def _continue(self, opened: _Open, line: Line) -> bool:
         """Whether the line belongs to the open chain (and takes it in)."""
-        opened.newest = line.number
+        opened.newest = self.count
         text = content(line)
         bare = opened.chain.opener.level is None
         if bare and (line.level is not None or _BRACKET.match(line.text) or _RECORD.match(text)):
@@ -238,7 +247,9 @@ class TracebackReader:
         if raised and raised["name"] not in _LEVELS and (_LOOKS_RAISED.search(raised["name"]) or raised["colon"]):
             if not _LOOKS_RAISED.search(raised["name"]) and not ("." in raised["name"] or raised["name"][0].isupper()):
                 return self._stray(opened)
-            seen = Raised(line, raised["name"], (raised["message"] or "")[:MESSAGE_LIMIT], tuple(opened.frames))
+            seen = Raised(
+                line, raised["name"], (raised["message"] or "")[:MESSAGE_LIMIT], tuple(opened.frames), self.count
+            )
             if "RayTaskError(" in seen.name:
                 opened.carrier = seen
                 return True
