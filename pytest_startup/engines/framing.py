@@ -103,7 +103,7 @@ def _lines(text: str, base: Line, depth: int) -> list[Line]:
         # A later redraw in the same physical line belongs to the process that began it.
         base = replace(base, process=line.process, pid=line.pid, rank=line.rank, engine=line.engine, node=line.node)
         out.append(line)
-    return out or [replace(base, text="", message="")]
+    return [line for line in out if line.message.strip()] or out[:1] or [replace(base, text="", message="")]
 
 
 def _inherit(base: Line, text: str) -> Line:
