@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from helpers_gate import FAILURE, start_record
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_startup.checks.base import Finding, Outcome, Verdict
+from pytest_startup.profile.model import Engine, Launch, Profile
 from pytest_startup.record import Evidence, Fact, Failure, ThroughputSample
 from pytest_startup.report import rows, terminal
 from pytest_startup.report.results import PREFLIGHT, ItemResult, ProfileResult, StartRow, to_wire
@@ -116,6 +118,34 @@ def test_throughput_is_the_median_of_whole_batches() -> None:
     assert rows.throughput(start_record("x", throughput=samples)) == {"8": 90.0}
 
 
+def test_the_row_says_what_drop_would_have_shown() -> None:
+    seen = Evidence("workload", "throughput", "x")
+    numbers = {"tok/s c1": 20.0, "smallest visible drop c1 %": 1.2, "smallest visible drop c8 %": 2.08}
+    verdict = Verdict("throughput", Outcome.PASSED, evidence=(seen,), numbers=numbers)
+    assert rows.start_row(start_record("restart-1"), {"throughput": verdict}).note == "a drop ≥ 2.1 % would show"
+    assert rows.start_row(start_record("restart-1")).note == ""
+
+
+def test_the_identity_line_names_only_what_was_seen_or_pinned(tmp_path: Path) -> None:
+    def fact(name: str, value: str | int, **detail: int) -> Fact:
+        return Fact(name, value, Evidence("gpu", "NVML"), detail=detail)
+
+    path = tmp_path / "x.yaml"
+    path.write_text("schema: 1\n")
+    profile = Profile(path, "x", Engine("vllm", "org/m", version="0.31.0", revision="0123456789"), Launch())
+    facts = (
+        fact("engine.version", "0.31.0"),
+        fact("gpu.name", "GH200", gpu=0),
+        fact("gpu.name", "GH200", gpu=1),
+        fact("gpu.driver", "580.65"),
+        fact("host.page_size", 65536),
+    )
+    seen = rows.identity(profile, [start_record("reference", facts=facts)])
+    assert terminal.identity_line(seen) == ("vllm 0.31.0 · org/m @ 0123456 · 2 × GH200 · driver 580.65 · 64 KiB pages")
+    unseen = rows.identity(profile, [])
+    assert terminal.identity_line(unseen) == "vllm 0.31.0 (pinned, not seen) · org/m @ 0123456"
+
+
 def test_a_failed_start_without_a_line_that_explains_it_shows_the_last_lines() -> None:
     last = Evidence("log", "head/engine.log", "Loading weights: 3/11", line=88)
     failure = Failure("weights", "hang", "the log stopped", after_seconds=300.0, last_lines=(last,))
@@ -140,10 +170,6 @@ def test_evidence_names_the_start_that_saw_it() -> None:
 def test_nothing_printed_can_steer_a_terminal(text: str) -> None:
     finding = Finding(text, text, (text,), (Evidence("log", "a", text),), (text,))
     verdict = Verdict("kv", Outcome.FAILED, (finding,))
-    from pathlib import Path
-
-    from pytest_startup.profile.model import Engine, Launch, Profile
-
     profile = Profile(Path("x.yaml"), "x", Engine("vllm", "m"), Launch())
     out = terminal.verdict_text(verdict, profile, "restart-1", {})
     assert all(c.isprintable() or c == "\n" for c in out)

@@ -1,8 +1,8 @@
 """What the plugin costs a suite that does not use it: imports and collection, as shares of a ``--collect-only``.
 
 Run ``python tools/plugin_cost.py [--tests N] [--repeats N]``. The share is measured inside one process: seconds in our
-modules' imports and in our hooks, over the seconds of the whole run; a busy machine slows both alike, so it can tell one
-per cent. The plain comparison of runs with and without the plugin, alternating, is printed beside it with its noise.
+modules' imports and in our hooks, over the seconds of the whole run; a busy machine slows both alike, so it can tell
+one per cent. The plain comparison of runs with and without the plugin, alternating, is printed beside it with its noise.
 Exit code 1: a share above one per cent.
 """
 
@@ -121,9 +121,8 @@ def main() -> int:
         imports = [own / whole for own, whole in (import_share(folder) for _ in range(5))]
         hooks = [own / whole for own, whole in (hook_share(folder) for _ in range(5))]
     share = max(statistics.median(imports), statistics.median(hooks))
-    print(
-        f"collect-only of {asked.tests} tests: imports {statistics.median(imports):.2%}, hooks {statistics.median(hooks):.2%}"
-    )
+    shares = f"imports {statistics.median(imports):.2%}, hooks {statistics.median(hooks):.2%}"
+    print(f"collect-only of {asked.tests} tests: {shares}")
     print(
         f"with / without the plugin: {with_plugin / without:.4f} of {without:.3f} s CPU"
         f" (medians of {asked.repeats}; one run is off by {noise:.1%})"

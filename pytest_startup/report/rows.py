@@ -40,7 +40,8 @@ def phase_seconds(record: StartRecord) -> dict[str, float]:
 
 def kv_tokens(facts: Sequence[Fact]) -> str | None:
     """``338,624``; endpoints before the log; ``455,000 … 467,520`` where several differ."""
-    best = [f for f in facts if f.evidence.source == "endpoint"] or list(facts)
+    own = [f for f in facts if f.detail.get("role") != "drafter"]
+    best = [f for f in own if f.evidence.source == "endpoint"] or own
     values = sorted({int(f.value) for f in best if isinstance(f.value, (int, float))})
     if not values:
         return None
@@ -57,14 +58,10 @@ def throughput(record: StartRecord) -> dict[str, float]:
 
 
 def detectable(verdict: Verdict | None) -> str:
-    """``a drop ≥ 2.1 % would show`` from the numbers of the throughput verdict, or nothing."""
-    if verdict is None:
-        return ""
-    drops = [v for k, v in verdict.numbers.items() if "detectable" in k.lower() and isinstance(v, (int, float))]
-    if not drops:
-        return ""
-    percent = any("%" in k for k in verdict.numbers if "detectable" in k.lower())
-    return f"a drop ≥ {max(drops) if percent else max(drops) * 100:.1f} % would show"
+    """``a drop ≥ 2.1 % would show``: the throughput verdict's own statement, of the concurrency that can tell least."""
+    numbers = verdict.numbers if verdict is not None else {}
+    drops = [v for k, v in numbers.items() if k.startswith("smallest visible drop") and isinstance(v, (int, float))]
+    return f"a drop ≥ {max(drops):.1f} % would show" if drops else ""
 
 
 def failure_line(record: StartRecord) -> str | None:
@@ -95,16 +92,17 @@ def identity(profile: Profile, records: Sequence[StartRecord]) -> dict[str, str]
         return next((str(f.value) for f in facts if f.name in names and f.value not in (None, "", [], {})), None)
 
     engine = profile.engine
+    gpus = {str(f.detail.get("gpu")) for f in facts if f.name == "gpu.name"}
     out = {
         "profile": profile.name,
         "engine": engine.kind,
         "version": seen("engine.version") or (f"{engine.version} (pinned, not seen)" if engine.version else None),
         "model": engine.model,
         "revision": seen("engine.revision", "model.revision") or engine.revision,
-        "image": seen("container.image", "image.id") or (profile.launch.container and profile.launch.container.image),
-        "gpu": seen("gpu.name", "host.gpu"),
-        "gpus": seen("gpu.count", "host.gpu_count"),
-        "driver": seen("gpu.driver", "host.driver"),
+        "image": seen("container.image") or (profile.launch.container and profile.launch.container.image),
+        "gpu": seen("gpu.name"),
+        "gpus": str(len(gpus)) if gpus else None,
+        "driver": seen("gpu.driver"),
         "page-size": seen("host.page_size"),
         "kernel": seen("host.kernel"),
         "ranks": " ".join(sorted({r for rec in records for r in rec.ranks()})) or None,
