@@ -53,6 +53,13 @@ class GateRun:
         except LaunchError as refused:
             self.refused = terminal.printable(f"{start}: nothing could be started: {refused}")
             raise Unusable(self.refused, f"nothing could be started: {refused}") from None
+        except (
+            BaseException
+        ) as error:  # a defect, or pytest-timeout: told in full once, and the engine isn't started again
+            if start not in self.gate.records():
+                first = (str(error).splitlines() or [""])[0]
+                self.refused = terminal.printable(f"{start}: the start was broken off: {type(error).__name__}: {first}")
+            raise
         self.verdicts[start, check] = verdict
         record = self.gate.records().get(start)
         if record is not None and record.failure is not None and self.first_failure is None:

@@ -64,7 +64,8 @@ def use(pytester: pytest.Pytester, script: Mapping[str, Any] | None = None, prof
 
     ``script``: ``checks`` (names), ``verdicts`` ("restart-1::kv" → failed | not exercised | not observable | crash),
     ``fails`` (name of the start that fails), ``refuses`` (name of a start that can't be launched), ``progress`` (lines
-    that each start reports), ``preflight`` (reasons), ``notes``, ``sleep`` (seconds that each start takes).
+    that each start reports), ``preflight`` (reasons), ``notes``, ``sleep`` (seconds that each start takes), ``breaks`` (name of
+    the start whose launch raises).
     """
     pytester.makefile(".yaml", profile=profile)
     pytester.makeconftest(CONFTEST)
@@ -141,6 +142,8 @@ class Scripted:
         if self.script.get("refuses") == name:
             raise LaunchError("port 8888 is taken by pid 4711 (nginx), which is not ours")
         self.note(f"start {name}")
+        if self.script.get("breaks") == name:
+            raise RuntimeError("a defect while starting")
         for line in self.script.get("progress", ()):
             self.options.on_progress(f"{self.profile.name} {name}: {line}")
         if self.script.get("sleep"):

@@ -140,6 +140,15 @@ def test_a_defect_of_the_gate_is_an_error_with_its_traceback_and_no_acceptance(p
     )
 
 
+def test_a_defect_while_starting_is_sticky_too(pytester: pytest.Pytester) -> None:
+    use(pytester, {"breaks": "restart-1"})
+    result = run(pytester)
+    result.assert_outcomes(passed=3, errors=6)
+    assert calls(pytester) == ["start reference", "start restart-1", "close"]
+    assert len([line for line in result.outlines if line.startswith("E  ")]) == 1
+    result.stdout.fnmatch_lines(["restart-1: the start was broken off: RuntimeError: a defect while starting"])
+
+
 def test_x_stops_and_says_what_was_not_run(pytester: pytest.Pytester) -> None:
     use(pytester, {"verdicts": {"reference::kv": "failed"}})
     result = run(pytester, "-x")

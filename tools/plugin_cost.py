@@ -2,8 +2,8 @@
 
 Run ``python tools/plugin_cost.py [--tests N] [--repeats N]``. The share is measured inside one process: seconds in our
 modules' imports and in our hooks, over the seconds of the whole run; a busy machine slows both alike, so it can tell
-one per cent. The plain comparison of runs with and without the plugin, alternating, is printed beside it with its noise.
-Exit code 1: a share above one per cent.
+one per cent. The plain comparison of runs with and without the plugin, alternating, is printed beside it with its
+noise. Exit code 1: a share above one per cent.
 """
 
 from __future__ import annotations
