@@ -63,9 +63,9 @@ def use(pytester: pytest.Pytester, script: Mapping[str, Any] | None = None, prof
     """Prepare a folder with ``profile.yaml`` whose gate follows ``script``.
 
     ``script``: ``checks`` (names), ``verdicts`` ("restart-1::kv" → failed | not exercised | not observable | crash),
-    ``fails`` (name of the start that fails), ``refuses`` (name of a start that can't be launched), ``progress`` (lines
-    that each start reports), ``preflight`` (reasons), ``notes``, ``sleep`` (seconds that each start takes), ``breaks`` (name of
-    the start whose launch raises).
+    ``fails`` (name of the start that fails), ``refuses`` (name of a start that can't be launched), ``breaks`` (name of
+    the start whose launch raises), ``progress`` (lines that each start reports), ``preflight`` (reasons), ``notes``,
+    ``sleep`` (seconds that each start takes).
     """
     pytester.makefile(".yaml", profile=profile)
     pytester.makeconftest(CONFTEST)
