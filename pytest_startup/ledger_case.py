@@ -123,6 +123,8 @@ def hold(worker: Worker, team: Sequence[Worker], files: Sequence[CacheFile]) -> 
         owner = file_owner(file, team)
         if owner is not None and owner != worker:
             continue
+        if file.node is not None and worker.node not in (None, file.node):
+            continue  # another host's cache
         for record in file.file.records:
             index = key_index(record, stage_size(team))
             if index is not None and index != place_in_stage(worker, team):

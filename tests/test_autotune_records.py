@@ -141,9 +141,13 @@ def test_what_is_no_record_file(path):
     assert not ar.is_record_file(path)
 
 
-def test_in_an_autotune_cache_every_json_file_is_one():
-    assert ar.is_record_file("mine.json", "autotune")
-    assert not ar.is_record_file("mine.txt", "autotune")
+def test_in_an_autotune_cache_the_content_tells(tmp_path):
+    """FlashInfer's other tables (sparse MLA, PCIe collectives) have another form and are not judged."""
+    (tmp_path / "mine.json").write_text(json.dumps(whole("flashinfer-0.6.18-leader")))
+    (tmp_path / "sparse_mla_sm120_decode_dsv4.json").write_text('{"timing_protocol": 3, "devices": {}}')
+    (tmp_path / "notes.txt").write_text("x")
+    assert [f.detail["path"] for f in snapshot("c", tmp_path, kind="autotune").facts] == ["mine.json"]
+    assert snapshot("c", tmp_path, kind="other").facts == ()
 
 
 GOOD = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from helpers_caches import (
@@ -27,6 +28,7 @@ from pytest_startup import ledger
 from pytest_startup.ledger import KINDS
 from pytest_startup.ledger_case import world_size
 from pytest_startup.ledger_versions import arches_of, key_shape, tuning_of, version_of
+from pytest_startup.observe.caches import snapshot
 from pytest_startup.profile.model import ExpectAutotune
 from pytest_startup.ranks import called, parse_rank, workers
 
@@ -201,6 +203,24 @@ def test_ranks_over_data_and_pipeline_parallel_engines(tmp_path):
     book = warm(facts, cache, expect=ExpectAutotune(4, 42))
     assert [(r.rank, r.own) for r in book.rows] == [(n, 42) for n in names]
     assert [f.kind for f in book.findings if f.kind not in ("file-layout",)] == []
+
+
+def test_each_node_has_a_cache_of_its_own(tmp_path):
+    """Two hosts, one rank each: the head's records are no use to the worker's rank."""
+    data = whole("flashinfer-0.6.18-shared")
+    head = snapshot("cache", write(tmp_path / "head", "0.6.18", {NAME: data}), node="head")
+    other = snapshot("cache", write(tmp_path / "worker", "0.6.18", {NAME: data}), node="worker")
+    empty = snapshot("cache", tmp_path / "none", node="worker")
+    facts = [replace(f, node=n) for r, n in ((R0, "head"), (R1, "worker")) for f in hits(r, 10)]
+    for second, found in ((other, 42), (empty, 0)):
+        record = start("restart-1", [version(), *facts])
+        trees = (head.tree, second.tree)
+        record = replace(
+            record, facts=(*record.facts, *head.facts, *second.facts), caches_before=trees, caches_after=trees
+        )
+        book = ledger.build(record, TWO, warm=True)
+        assert [(r.rank, r.node, r.found) for r in book.rows] == [(R0, "head", 42), (R1, "worker", found)]
+        assert kinds(book.findings) == ([] if found else ["rank-missing"])
 
 
 def test_a_cold_start_is_only_judged_on_what_lies_there(cache):

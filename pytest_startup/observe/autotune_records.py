@@ -107,15 +107,23 @@ class RecordFile:
 
 
 def is_record_file(path: str, kind: str = "other") -> bool:
-    """Does this relative path name a tuning-record file? In a cache of kind ``autotune`` every JSON file is one."""
-    name = PurePosixPath(path).name
-    if name.startswith(".") or not name.endswith(".json"):
+    """May this relative path be a tuning-record file? In a cache of kind ``autotune`` every JSON file may be one.
+
+    FlashInfer keeps other tables there too (sparse MLA, PCIe collectives): ``holds_records`` tells by the content.
+    """
+    name = path.rpartition("/")[2]
+    if not name.endswith(".json") or name.startswith("."):
         return False
     if _VLLM.fullmatch(name) or _SGLANG.fullmatch(name) or _V2.fullmatch(path):
         return True
-    if name.startswith("sparse_mla_") or (_RANK_ONLY.fullmatch(name) and "autotune" in path):
+    if _RANK_ONLY.fullmatch(name) and "autotune" in path:
         return True
     return kind == "autotune"
+
+
+def holds_records(file: RecordFile) -> bool:
+    """Is it one, by its name or its content?"""
+    return is_record_file(file.path) or file.metadata is not None or any(r.parsed for r in file.records)
 
 
 def store_of(path: str) -> str | None:

@@ -19,6 +19,7 @@ from pytest_startup.observe import compile_layout
 from pytest_startup.observe.autotune_records import (
     RecordFile,
     TuningRecord,
+    holds_records,
     is_record_file,
     parse_store,
     parse_v1,
@@ -44,10 +45,8 @@ def content_facts(tree: CacheTree, contents: Mapping[str, bytes], kind: str = "o
         elif compile_layout.is_key_factors(path):
             factors = compile_layout.parse_key_factors(contents[path])
             facts.append(_fact(tree, "compile.key_factors", factors, path, files[path].sha256))
-        elif is_record_file(path, kind):
-            facts.append(
-                _fact(tree, "autotune.records", pack(parse_v1(path, contents[path])), path, files[path].sha256)
-            )
+        elif is_record_file(path, kind) and holds_records(file := parse_v1(path, contents[path])):
+            facts.append(_fact(tree, "autotune.records", pack(file), path, files[path].sha256))
     for store, inside in sorted(stores.items()):
         digest = store_digest([files[p] for p in inside])
         facts.append(_fact(tree, "autotune.records", pack(parse_store(store, inside)), store, digest))

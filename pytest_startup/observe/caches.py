@@ -100,7 +100,7 @@ def snapshot(
             continue
         keep = wanted(relative, kind)
         try:
-            digest, data, info, settled = _read(root / relative, info, keep)
+            digest, data, info, settled = _read(f"{root}/{relative}", info, keep)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -219,7 +219,7 @@ def _walk(root: Path, problems: list[tuple[str, str]]) -> Iterator[tuple[str, os
     while pending:
         folder = pending.pop()
         try:
-            with os.scandir(os.path.join(root, folder)) as listing:
+            with os.scandir(f"{root}/{folder}") as listing:
                 children = list(listing)
         except FileNotFoundError:
             continue
@@ -248,7 +248,7 @@ def _walk(root: Path, problems: list[tuple[str, str]]) -> Iterator[tuple[str, os
                 yield relative, info
 
 
-def _read(path: Path, info: os.stat_result, keep: bool) -> tuple[str | None, bytes | None, os.stat_result, bool]:
+def _read(path: str, info: os.stat_result, keep: bool) -> tuple[str | None, bytes | None, os.stat_result, bool]:
     """Hash a file that may be written meanwhile: hash, content if kept, its last stat, and can that stat be trusted?
 
     The hash is None when the file changed during each try. Raises OSError.

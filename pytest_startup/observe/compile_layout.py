@@ -98,7 +98,7 @@ def hash_of(text: str) -> str | None:
 
 
 def is_key_factors(path: str) -> bool:
-    return PurePosixPath(path).name == KEY_FACTORS
+    return path.rpartition("/")[2] == KEY_FACTORS
 
 
 def parse_key_factors(data: bytes) -> JSON:
