@@ -353,18 +353,31 @@ def test_a_damaged_cache_is_named_with_its_phase() -> None:
     failed(told(lines), lines, "compile", "corrupted-cache", error)
 
 
-def test_an_engine_that_died_without_a_word_has_the_last_error_as_its_cause() -> None:
+def test_an_engine_that_died_without_a_traceback_has_its_last_error_as_the_cause() -> None:
     lines = [
         *BEGIN,
         *WEIGHTS,
         record("Something broke", level="ERROR"),
-        record("EngineCore failed to start.", level="ERROR"),
+        record("EngineCore failed to start.", source="x.py:1"),
     ]
-    summary = told(lines)
+    failed(told(lines), lines, "weights", "unknown", "Something broke")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        GIVEN_UP,
+        [record("EngineCore failed to start.", level="ERROR")],
+        ["[2026-06-07 11:57:52] Received sigquit from a child process. It usually means the child failed."],
+    ],
+)
+def test_consequences_alone_are_no_cause(end: list[str]) -> None:
+    summary = told([*BEGIN, *WEIGHTS, *end])
     assert (summary.ready, summary.failed) == (False, True)
     assert summary.failure is not None
-    assert summary.failure.kind == "unknown"
-    assert summary.failure.phase == "weights"
+    assert (summary.failure.phase, summary.failure.kind, summary.failure.cause) == ("weights", "unknown", None)
+    assert "not why" in summary.failure.summary
+    assert "(line " in summary.failure.summary
 
 
 def test_the_same_error_printed_again_names_the_phase_of_a_cut_traceback() -> None:

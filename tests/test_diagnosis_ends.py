@@ -157,6 +157,11 @@ def test_sglang_s_http_server_is_not_readiness() -> None:
 def test_an_answer_of_the_server_is_a_claim() -> None:
     answer = '(APIServer pid=1) INFO:     127.0.0.1:52880 - "GET /health HTTP/1.1" 200 OK'
     assert told([*READY[:-3], answer]).ready is True
+    assert told([*READY[:-3], answer.replace("/health", "/metrics")]).ready is True
+    own = answer.replace("(APIServer pid=1) ", "[2026-06-07 11:58:17] ")
+    assert told([*SGLANG, own]).ready is True
+    assert told([*SGLANG, own.replace("/health", "/get_model_info")]).ready is None
+    assert told([*READY[:-3], 'probe said: "GET /health HTTP/1.1" 200']).ready is None
     assert told([*READY[:-3], answer.replace("200 OK", "503 Service Unavailable")]).ready is None
 
 

@@ -41,7 +41,10 @@ _PHASE_OF_FACT = {
     "compile.total": "compile",
     "graphs.seconds": "graph-capture",
 }
+_NO_CAUSE = "the log shows that the engine died, not why"
 _GIVEN_UP = "Engine core initialization failed"
+#: uvicorn's access line: ``127.0.0.1:52880 - "GET /health HTTP/1.1" 200``.
+_ACCESS = re.compile(r':\d+ - "[A-Z]+ /\S* HTTP/[\d.]+" 200')
 _BRACKET = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d")
 
 
@@ -149,7 +152,7 @@ class StartTracker:
             self._book.seen(line)
             if self._stopping is None and "rror: " in message:
                 self._alone(line)
-            if _answered(message):
+            if _answered(message, self._engine == "sglang" or bool(_BRACKET.match(line.text))):
                 self._claims_ready(line)
             return
         self._sign(line)
@@ -278,7 +281,10 @@ class StartTracker:
     def _failure(self, cause: Candidate) -> Failure:
         line = cause.line
         begin = self._first.seconds if self._first and self._first.seconds is not None else 0.0
-        failure = self._described(cause.kind, phase_of(cause, self._candidates), cause.text, line)
+        known = line if cause.tier != "summary" or cause.kind != "unknown" else None
+        failure = self._described(cause.kind, phase_of(cause, self._candidates), cause.text, known)
+        if known is None:
+            failure = replace(failure, summary=f"{_NO_CAUSE} (line {line.number}: {cause.text[:80]})")
         after = None if line.seconds is None else line.seconds - begin
         return replace(failure, rank=cause.key[3], node=line.node, after_seconds=after)
 
@@ -288,8 +294,10 @@ class StartTracker:
             return None
         phase = self._book.reached()
         if self._died is not None:
-            known = self._error if self._error and self._error_at <= self._died_at else self._died
-            return self._described("unknown", phase, "", known)
+            failure = self._described("unknown", phase, "", self._last_error())
+            if failure.cause is None:
+                return replace(failure, summary=f"{_NO_CAUSE} (line {self._died.number}: {self._died.message[:80]})")
+            return failure
         if self._ready is not None:
             return None
         if self._stopping is not None:
@@ -297,6 +305,13 @@ class StartTracker:
         if phase == "device-init" and self._waiting is not None:
             return self._described("peer-missing", phase, "", None)
         return self._described("stopped", phase, "", None)
+
+    def _last_error(self) -> Line | None:
+        """The last record of an error before the engine died, if it is more than the news of that."""
+        error = self._error
+        if error is None or not 0 <= self._died_at - self._error_at <= STOP_LINES:
+            return None
+        return None if sign_of(error.message, error.process) else error
 
     def _described(self, kind: str, phase: str, text: str, line: Line | None) -> Failure:
         helps, no_help = advice(kind, phase)
@@ -325,8 +340,8 @@ class StartTracker:
         return evidence(line, self._where)
 
 
-def _answered(message: str) -> bool:
-    """The server's own answer 200 to a health check, a list of models or a completion."""
-    if '" 200' not in message:
+def _answered(message: str, sglang: bool) -> bool:
+    """The server's own answer 200: any of vLLM's; of SGLang's not those of its own warm-up before it is ready."""
+    if '" 200' not in message or not _ACCESS.search(message):
         return False
-    return any(path in message for path in ('"GET /health', '"GET /v1/models', '"POST /v1/'))
+    return not sglang or any(path in message for path in ('"GET /health', '"GET /v1/models', '"POST /v1/'))
