@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from helpers_caches import compile_case, fact, kinds
@@ -204,3 +205,16 @@ def test_key_factors():
         "env.Y: (absent) → null",
     ]
     assert factor_diff({"a": {"b": 1}}, {"a": {"b": 1}}) == []
+
+
+def test_compiling_again_on_a_warm_start():
+    """The lines of the cold start, printed by a start that should have been warm."""
+    again = replace(COLD, name="restart-1", caches_before=COLD.caches_after)
+    found = [f for f in ledger.build(again, reference=COLD).findings if f.kind == "recompiled"]
+    assert [(f.tier, f.rank) for f in found] == [("aot", "TP0")]
+    assert "saved AOT compiled function to" in found[0].observed[0]
+
+
+def test_the_documentation_explains_every_kind_of_finding():
+    text = (Path(__file__).parent.parent / "docs" / "ledger.md").read_text()
+    assert [k for k in ledger.KINDS if f"`{k}`" not in text] == []
