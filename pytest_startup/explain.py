@@ -15,7 +15,15 @@ from pytest_startup.engines.output import JsonStream, summary_to_json, unknown_t
 from pytest_startup.engines.reader import Reader
 from pytest_startup.engines.registry import UnknownEngine, tables
 from pytest_startup.engines.rules import RuleTable
-from pytest_startup.engines.sources import SourceError, backwards, chunks, is_newest_first, open_source, spooled
+from pytest_startup.engines.sources import (
+    SourceError,
+    backwards,
+    beginning,
+    chunks,
+    is_newest_first,
+    open_source,
+    spooled,
+)
 from pytest_startup.engines.unknown import UnknownLines
 from pytest_startup.explain_text import Digest
 from pytest_startup.record import JSON, Fact
@@ -88,7 +96,12 @@ def _run(args: argparse.Namespace, rules: Sequence[tuple[str, RuleTable]]) -> in
         except SourceError as error:
             print(f"pytest-startup explain: {error}", file=sys.stderr)
             code = 3
-        summaries = reader.summaries()
+        facts, summaries = reader.close()
+        told += len(facts)
+        if stream:
+            stream.facts(facts)
+        else:
+            digest.facts(facts)
         starts.extend(summary_to_json(s, paths[0]) for s in summaries)
         if unknown is not None:
             strange.extend(unknown_to_json(line, paths[0]) for line in unknown.lines)
@@ -121,15 +134,16 @@ def _facts(reader: Reader, paths: Sequence[str], nodes: dict[str, str]) -> Itera
     """The facts of a log (of all nodes, one after the other) as they are read."""
     for path in paths:
         node = nodes.get(path)
-        with contextlib.closing(open_source(path)) as raw:
+        with open_source(path) as raw:
             pieces = chunks(raw, path)
-            head = next(pieces, b"")
+            head, error = beginning(pieces)
             if is_newest_first(head):
                 with contextlib.closing(spooled(head, pieces)) as whole:
                     for number, lines in backwards(whole):
                         yield reader.lines(lines, number, -1, node)
                 continue
             yield reader.feed(head, None, node)
+            if error is not None:
+                raise error
             for data in pieces:
                 yield reader.feed(data, None, node)
-    yield reader.close()[0]

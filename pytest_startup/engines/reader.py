@@ -144,7 +144,10 @@ class Reader:
         for position, (index, raw) in enumerate(others):
             hit = position in hits
             if not (hit or state.context):
+                if self._unknown is not None:
+                    self._unknown.lines_of(frame(raw, place.number(index), place.node))
                 continue
+            start.last_line = max(start.last_line, place.number(max(0, index - 1)))
             state.context = CONTEXT if hit and self._skim.tells(raw) else max(0, state.context - 1)
             self._line(raw, place.number(index), place, facts)
             if not self._starts.latest.serving:

@@ -82,11 +82,14 @@ def member(text: str) -> JSON:
     return text.strip() if found is None else found
 
 
+def masked(text: str) -> str:
+    """Without what looks like a key, a token or a password."""
+    return _HUGGING_FACE.sub("***", _SECRET.sub(r"\1***", text))
+
+
 def shortened(text: str) -> str:
     """Evidence text: at most 400 characters, no secret, no line break."""
-    if len(text) > 8192:
-        text = text[:8192]
-    text = _HUGGING_FACE.sub("***", _SECRET.sub(r"\1***", text)).strip()
+    text = masked(text[:8192]).strip()
     return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 1] + "…"
 
 
@@ -177,7 +180,7 @@ def _fact(compiled: _Compiled, match: re.Match[str], line: Line, proof: Evidence
     elif rule.kind == "list":
         value = [item for part in (raw or "").split(",") if (item := member(part.strip(" '\"\t"))) != ""]
     else:
-        value = rule.value if rule.value is not None else (raw if raw is not None else match.group(0)).strip()
+        value = rule.value if rule.value is not None else masked(raw if raw is not None else match.group(0)).strip()
         if not value:
             return None
     detail: dict[str, JSON] = dict(rule.detail)

@@ -133,13 +133,14 @@ class Skimmer:
             try:
                 text = raw[skip:].decode() if skip else raw.decode()
                 prefix, external = (rates, b"") if len(rates) < 6 else _rates(rates)
-                out.append(("cache.prefix_hit_rate", float(prefix), first + index * step, text, process, *known))
-                if external:
-                    out.append(
-                        ("cache.external_hit_rate", float(external), first + index * step, text, process, *known)
-                    )
+                rate, outer = float(prefix), float(external) if external else None
             except ValueError:
                 odd.append((index, raw))
+                continue
+            line = first + index * step
+            out.append(("cache.prefix_hit_rate", rate, line, text, process, *known))
+            if outer is not None:
+                out.append(("cache.external_hit_rate", outer, line, text, process, *known))
         return out, odd
 
     def _head(self, head: bytes) -> tuple[str | None, bool, int]:

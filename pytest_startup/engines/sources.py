@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import IO, cast
 
 from pytest_startup.engines.framing import frame
@@ -21,34 +23,41 @@ class SourceError(Exception):
     """The log can't be read; the message names the file and the reason."""
 
 
-def open_source(path: str) -> IO[bytes]:
+@contextmanager
+def open_source(path: str) -> Iterator[IO[bytes]]:
     """A binary stream of the log at ``path`` (``-`` standard input), unpacked where it is packed.
 
     Raises SourceError. What is packed is told by the first bytes, not by the name.
     """
-    try:
-        raw: IO[bytes] = sys.stdin.buffer if path == "-" else open(path, "rb")  # noqa: SIM115 (closed by the caller)
-        head = cast("bytes", raw.peek(4)[:4])  # type: ignore[attr-defined]
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
-    if head.startswith(_GZIP):
-        return cast("IO[bytes]", gzip.open(raw, "rb"))
-    if head == _ZSTD:
+    with ExitStack() as stack:
         try:
-            import zstandard
-        except ImportError:
-            raise SourceError(
-                f"{path}: reading .zst needs the package zstandard: pip install 'pytest-startup[zst]'"
-            ) from None
-        return cast("IO[bytes]", zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
-    return raw
+            raw = sys.stdin.buffer if path == "-" else stack.enter_context(open(path, "rb"))
+            head = cast("io.BufferedReader", raw).peek(4)[:4]
+        except OSError as error:
+            raise SourceError(f"{path}: {error.strerror or error}") from None
+        if head.startswith(_GZIP):
+            yield cast("IO[bytes]", stack.enter_context(gzip.open(raw, "rb")))
+        elif head == _ZSTD:
+            yield stack.enter_context(_zstandard(raw, path))
+        else:
+            yield raw
+
+
+def _zstandard(raw: IO[bytes], path: str) -> IO[bytes]:
+    try:
+        import zstandard
+    except ImportError:
+        raise SourceError(
+            f"{path}: reading .zst needs the package zstandard: pip install 'pytest-startup[zst]'"
+        ) from None
+    return cast("IO[bytes]", zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
 
 
 def chunks(stream: IO[bytes], path: str) -> Iterator[bytes]:
     """The stream in pieces of at most 256 KiB. Raises SourceError for damaged packing and read errors."""
     while True:
         try:
-            data = stream.read(CHUNK)
+            data = cast("io.BufferedReader", stream).read1(CHUNK)
         except (OSError, EOFError) as error:
             raise SourceError(f"{path}: {error}") from None
         except Exception as error:
@@ -58,6 +67,19 @@ def chunks(stream: IO[bytes], path: str) -> Iterator[bytes]:
         if not data:
             return
         yield data
+
+
+def beginning(pieces: Iterator[bytes]) -> tuple[bytes, SourceError | None]:
+    """Enough of a log to tell its order by; and the error that ended it early, if one did."""
+    head: list[bytes] = []
+    try:
+        for data in pieces:
+            head.append(data)
+            if sum(map(len, head)) >= _PROBE:
+                break
+    except SourceError as error:
+        return b"".join(head), error
+    return b"".join(head), None
 
 
 def is_newest_first(head: bytes) -> bool:

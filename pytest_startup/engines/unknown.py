@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from pytest_startup.engines.lines import Line
 
@@ -14,8 +15,8 @@ _SUBJECT = re.compile(
 _CHOICE = re.compile(r"^(?:Using|Selected|Selecting|Use|Chosen)\b.*(?i:backend|kernel|all2all|GEMM|attention)")
 _KNOWN = re.compile(
     r"(?i)chunked prefill|max model len|page cache started|shared memory broadcast|Encoder cache will be|gloo|"
-    r"prefetching checkpoint files: |default sampling|Route: |Starting to load|sampling|^\s*File \"|\d%\s*(?:\||Completed)|"
-    r"^\w*Error: "
+    r"prefetching checkpoint files: |default sampling|Route: |Starting to load|sampling|^\s*File \"|"
+    r"\d%\s*(?:\||Completed)|^\w*Error: "
 )
 _DIGITS = re.compile(r"\d+")
 
@@ -35,6 +36,11 @@ class UnknownLines:
             if shape not in self._seen:
                 self._seen.add(shape)
                 self.lines.append(line)
+
+    def lines_of(self, lines: Iterable[Line]) -> None:
+        """Look at several."""
+        for line in lines:
+            self.line(line)
 
 
 def looks_like_fact(line: Line) -> bool:

@@ -1,0 +1,190 @@
+"""``pytest-startup explain`` from where a user stands."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from helpers_logs import COLD, FAILED, traffic
+
+from pytest_startup.explain import main
+
+SCHEMA = json.loads(Path(__file__).parent.parent.joinpath("schemas/explain.schema.json").read_text())
+NEW_WORDING = "(EngineCore pid=9) INFO 12-01 12:00:31 [x.py:1] Paged KV cache holds 5 GiB of memory\n"
+
+
+@pytest.fixture
+def log(tmp_path):
+    def write(text: str | bytes, name: str = "engine.log") -> str:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(path)
+
+    return write
+
+
+def answer(capsys, *argv: str, code: int = 0) -> dict:
+    assert main(["--json", *argv]) == code
+    data = json.loads(capsys.readouterr().out)
+    jsonschema.validate(data, SCHEMA)
+    return data
+
+
+def value(data: dict, name: str):
+    return [f["value"] for f in data["facts"] if f["fact"] == name]
+
+
+def test_json_follows_its_schema(log, capsys):
+    data = answer(capsys, log(COLD + traffic(100)))
+    assert set(data) == {"facts", "starts"}
+    assert value(data, "kv.tokens") == [292522]
+    assert len(value(data, "cache.prefix_hit_rate")) == 10
+    assert data["starts"][0]["ready"] == {"value": True, "line": 18}
+    assert "sesame" not in json.dumps(data)
+
+
+def test_a_failed_start_is_exit_code_1_and_names_its_cause(log, capsys):
+    data = answer(capsys, log(FAILED), code=1)
+    failure = data["starts"][0]["failure"]
+    assert (failure["failed"], failure["phase"], failure["cause"]["line"]) == (True, "weights", 6)
+
+
+def test_only_the_last_start_decides_the_exit_code(log, capsys):
+    assert len(answer(capsys, log(FAILED + COLD))["starts"]) == 2
+
+
+def test_no_facts_give_empty_lists(log, capsys):
+    assert answer(capsys, log("hello\n"), code=3)["facts"] == []
+    assert answer(capsys, log(""), code=3)["facts"] == []
+
+
+def test_packed_logs(log, capsys):
+    zstandard = pytest.importorskip("zstandard", reason="the extra zst is not installed")
+    for name, data in (
+        ("a.log.gz", gzip.compress(COLD.encode())),
+        ("a.log.zst", zstandard.ZstdCompressor().compress(COLD.encode())),
+        ("misnamed.log", gzip.compress(COLD.encode())),
+    ):
+        assert value(answer(capsys, log(data, name)), "kv.tokens") == [292522]
+
+
+def test_a_damaged_archive_is_told_without_a_traceback(log, capsys):
+    path = log(gzip.compress(COLD.encode())[:-30], "a.log.gz")
+    assert main(["--json", path]) == 3
+    out = capsys.readouterr()
+    assert json.loads(out.out)["starts"]
+    assert out.err.startswith(f"pytest-startup explain: {path}: ")
+
+
+def test_a_missing_file_is_told(tmp_path, capsys):
+    path = str(tmp_path / "none.log")
+    assert main([path]) == 3
+    assert f"pytest-startup explain: {path}: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_folder_is_told(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 3
+    assert "Is a directory" in capsys.readouterr().err
+
+
+def test_standard_input_and_the_command_itself():
+    argv = [
+        sys.executable,
+        "-c",
+        "import sys; from pytest_startup.cli import main; sys.exit(main())",
+        "explain",
+        "--json",
+        "-",
+    ]
+    done = subprocess.run(argv, input=COLD.encode(), capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert value(json.loads(done.stdout), "kv.tokens") == [292522]
+
+
+def test_a_reader_of_ours_that_stops_early_causes_no_complaint(log):
+    path = log(COLD + traffic(50_000, 2))
+    argv = [
+        sys.executable,
+        "-c",
+        "import sys; from pytest_startup.cli import main; sys.exit(main())",
+        "explain",
+        "--json",
+        path,
+    ]
+    child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child.stdout.read(10)
+    child.stdout.close()
+    assert child.stderr.read() == b""
+    child.stderr.close()
+    assert child.wait(60) == 0
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_newest_first(log, capsys, packed):
+    lines = (COLD + traffic(200)).splitlines(keepends=True)
+    text = "".join(reversed(lines)).encode()
+    data = answer(capsys, log(gzip.compress(text) if packed else text))
+    assert [f["line"] for f in data["facts"] if f["fact"] == "kv.tokens"] == [len(lines) - 12]
+    assert data["starts"][0]["ready"]["value"] is True
+    assert len(data["starts"]) == 1
+    assert len(value(data, "cache.prefix_hit_rate")) == 20
+
+
+def test_several_logs_and_several_nodes(log, capsys):
+    head = log(COLD, "head/engine.log")
+    worker = log(COLD.split("(APIServer pid=7) INFO:     Started", maxsplit=1)[0], "worker/engine.log")
+    apart = answer(capsys, head, worker)
+    assert [s["where"] for s in apart["starts"]] == [head, worker]
+    together = answer(capsys, "--nodes", head, worker)
+    assert len(together["starts"]) == 1
+    assert {(f["node"], f["where"]) for f in together["facts"]} == {("head", head), ("worker", worker)}
+
+
+def test_unknown_lines(log, capsys):
+    data = answer(capsys, "--unknown", log(COLD + NEW_WORDING * 3))
+    assert [u["line"] for u in data["unknown"]] == [19]
+    assert answer(capsys, "--unknown", log(COLD))["unknown"] == []
+
+
+def test_wrong_arguments(capsys):
+    assert main([]) == 2
+    assert "LOG" in capsys.readouterr().err
+    assert main(["--engine", "vlm", "x"]) == 2
+    assert "unknown engine 'vlm'; did you mean 'vllm'?" in capsys.readouterr().err
+    assert main(["--help"]) == 0
+    assert "exit codes:" in capsys.readouterr().out
+
+
+def test_for_people(log, capsys):
+    path = log(COLD + traffic(40) + FAILED)
+    assert main(["--unknown", path]) == 1
+    text = capsys.readouterr().out
+    assert f"{path}: 2 starts" in text
+    assert "start 0 · vllm · lines 1-58 · ready (line 18)" in text
+    assert "kv.tokens                292,522 tokens  (line 13)" in text
+    assert "cache.prefix_hit_rate    1.0 % (line 28) … 4.0 % (line 58), 4 reports" in text
+    assert "start 1 · vllm · lines 59-64 · FAILED" in text
+    assert f"cause    {path}:64  " in text
+    assert "compile cache  not reused" in text
+    assert "sesame" not in text
+
+
+def test_a_log_that_just_stops_says_so(log, capsys):
+    assert main([log("".join(COLD.splitlines(keepends=True)[:6]))]) == 0
+    assert "died silently or still running, last seen in" in capsys.readouterr().out
+
+
+def test_warnings_are_apart_from_facts(log, capsys):
+    warning = (
+        "(EngineCore pid=9) WARNING 11-29 12:00:22 [b.py:1] Compiling model again due to a load failure from "
+        "/c/rank_0_0/model, reason: Compile cache file corrupted.\n"
+    )
+    assert main([log(warning + COLD)]) == 0
+    text = capsys.readouterr().out
+    assert "artifact.missing (missing, stale, corrupt or defaulted): Compiling model again" in text
