@@ -137,6 +137,15 @@ def test_summary_of_a_repack_states_what_was_needed() -> None:
     )
 
 
+def test_summary_names_what_other_processes_hold() -> None:
+    text = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has a total "
+        "capacity of 139.80 GiB of "
+        "which 1.94 MiB is free. Including non-PyTorch memory, this process has 5.84 GiB memory in use."
+    )
+    assert summary("out-of-device-memory", text).endswith("other processes hold about 134.0 GiB of it")
+
+
 @pytest.mark.parametrize(
     ("text", "figures"),
     [

@@ -145,6 +145,9 @@ def summary(kind: str, text: str) -> str:
             if found["used"]:
                 needed = _gib(found["used"]) + _gib(found["asked"])
                 said += f"; this process needs about {needed:.1f} GiB, the device has {_gib(found['total']):.1f} GiB"
+                others = _gib(found["total"]) - _gib(found["free"]) - _gib(found["used"])
+                if others > 0.05 * _gib(found["total"]):
+                    said += f"; other processes hold about {others:.1f} GiB of it"
     elif kind == "memory-in-use":
         found = _FREE.search(text)
         if found:
