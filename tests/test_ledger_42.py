@@ -232,6 +232,12 @@ def test_the_real_gpu_starts_of_one_rank():
     assert book.findings == ()
 
 
+def test_a_fact_that_is_kept_twice_counts_once(both):
+    record = start("restart-1", both_hit(), both)
+    doubled = replace(record, facts=(*record.facts, *both.facts))
+    assert ledger.build(doubled, TWO, warm=True) == ledger.build(record, TWO, warm=True)
+
+
 def test_a_saved_record_gives_the_same_ledger(both):
     """Replay: written as JSON and read back, without the cache."""
     reference = start("reference", [version(), *tuned(R0, 10)], after=both)

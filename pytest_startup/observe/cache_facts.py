@@ -62,7 +62,7 @@ def store_digest(files: list[CacheFile]) -> str:
 def record_files(facts: list[Fact], tree: CacheTree) -> list[RecordFile]:
     """The record files of one tree, from the facts of its start record: joined by cache, node, path and hash."""
     files = tree.by_path()
-    found: list[RecordFile] = []
+    found: dict[str, RecordFile] = {}
     for fact in facts:
         path, digest = str(fact.detail.get("path")), fact.detail.get("sha256")
         if fact.name != "autotune.records" or fact.detail.get("cache") != tree.name or fact.node != tree.node:
@@ -70,8 +70,8 @@ def record_files(facts: list[Fact], tree: CacheTree) -> list[RecordFile]:
         inside = [f for f in tree.files if store_of(f.path) == path] if path not in files else []
         current = store_digest(inside) if inside else (files[path].sha256 if path in files else None)
         if current is not None and current == digest and isinstance(fact.value, dict):
-            found.append(unpack(path, fact.value))
-    return sorted(found, key=lambda f: f.path)
+            found[path] = unpack(path, fact.value)
+    return [found[path] for path in sorted(found)]
 
 
 def pack(file: RecordFile) -> dict[str, JSON]:
