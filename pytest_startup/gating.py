@@ -63,6 +63,10 @@ class GatePlugin:
                 added += session.genitems(nodes.GateFile.of(session, path, self.session.run(path)))
             items[:0] = added
 
+    def only_looks(self) -> bool:
+        """``--collect-only`` and ``--setup-plan`` judge nothing."""
+        return bool(self.config.getoption("collectonly") or self.config.getoption("setupplan", False))
+
     def only_node_ids(self) -> bool:
         """``pytest test_x.py::test_y`` in a repo whose ini file names a profile: the user wants that test alone."""
         args = self.config.args
@@ -160,7 +164,7 @@ class GatePlugin:
                 key: {"notes": list(result.notes)} for key, result in self.session.results().items()
             }
             return
-        if self.config.getoption("collectonly"):
+        if self.only_looks():
             return
         unjudged = any(r.unreported or r.red for r in self.session.results().values())
         if unjudged and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
@@ -208,7 +212,7 @@ class GatePlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if self.config.getoption("collectonly"):
+        if self.only_looks():
             return
         for result in self.session.results().values():
             terminalreporter.section(f"startup: {result.name}")

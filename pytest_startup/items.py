@@ -68,6 +68,8 @@ class GateItem(pytest.Item):
         return item
 
     def setup(self) -> None:
+        if self.config.getoption("setupplan", False):
+            return
         preflight = (self.start, self.name) == PREFLIGHT
         self.result = self.run.preflight() if preflight else self.run.judge(self.start, self.name)
         self.user_properties = [(f"startup.{printable(k)}", v) for k, v in self.result.numbers.items()]

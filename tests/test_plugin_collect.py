@@ -25,6 +25,14 @@ def test_collect_only_lists_every_check_and_starts_nothing(pytester: pytest.Pyte
     assert "ACCEPTED" not in result.stdout.str()
 
 
+def test_a_setup_plan_starts_nothing(pytester: pytest.Pytester) -> None:
+    use(pytester)
+    result = run(pytester, "--setup-plan")
+    assert result.ret == 0
+    assert calls(pytester) == ["close"]
+    assert "ACCEPTED" not in result.stdout.str()
+
+
 def test_a_folder_without_tests_is_enough(pytester: pytest.Pytester) -> None:
     use(pytester)
     result = run(pytester, "-v")
