@@ -27,7 +27,6 @@ _ERRORS = ("ERROR ", "CRITICAL ", "Error: ", "Exception: ")
 
 #: Literals of lines that the tracker must be shown, also amid the traffic of a serving engine.
 ANCHORS: tuple[str, ...] = tuple(dict.fromkeys((OPENING, *TABLE.anchors, *SIGN_ANCHORS, *_ERRORS, *_OPENERS.anchors)))
-_ANCHORED = re.compile("|".join(re.escape(anchor) for anchor in ANCHORS))
 
 #: An error in serving that nothing confirms within so many lines was about one request.
 EPISODE_LINES = 3000
@@ -148,7 +147,7 @@ class StartTracker:
         message = line.message
         if line.level in ("ERROR", "CRITICAL"):
             self._error, self._error_at = line, self._tracebacks.count
-        if not _ANCHORED.search(line.text):
+        if not _anchored(line.text):
             self._book.seen(line)
             if self._stopping is None and "rror: " in message:
                 self._alone(line)
@@ -338,6 +337,14 @@ class StartTracker:
 
     def _shown(self, line: Line) -> Evidence:
         return evidence(line, self._where)
+
+
+def _anchored(text: str) -> bool:
+    """Whether the text holds an anchor. A loop over ``in`` is faster than one regular expression of all of them."""
+    for anchor in ANCHORS:  # noqa: SIM110
+        if anchor in text:
+            return True
+    return False
 
 
 def _answered(message: str, sglang: bool) -> bool:
