@@ -47,7 +47,6 @@ class Rule:
     by: str = ""
     versions: str = ""
     detail: Mapping[str, JSON] = field(default_factory=dict)
-    value: str | None = None
     whole: bool = False
     every: bool = False
     bar: bool = False
@@ -180,7 +179,7 @@ def _fact(compiled: _Compiled, match: re.Match[str], line: Line, proof: Evidence
     elif rule.kind == "list":
         value = [item for part in (raw or "").split(",") if (item := member(part.strip(" '\"\t"))) != ""]
     else:
-        value = rule.value if rule.value is not None else masked(raw if raw is not None else match.group(0)).strip()
+        value = masked(raw if raw is not None else match.group(0)).strip()
         if not value:
             return None
     detail: dict[str, JSON] = dict(rule.detail)

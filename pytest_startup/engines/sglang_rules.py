@@ -117,7 +117,6 @@ AUTOTUNE = (
         "FlashInfer autotune completed.",
         by="R",
         versions="0.5.6 on; 'with cache' since 0.5.12, whether the file exists or not",
-        value="started",
     ),
     Rule(
         "autotune.ended",
@@ -127,7 +126,6 @@ AUTOTUNE = (
         "Running FlashInfer autotune...",
         by="R",
         versions="0.5.6 on",
-        value="ended",
     ),
     Rule(
         "autotune.tuned",

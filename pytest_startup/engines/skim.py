@@ -133,7 +133,7 @@ class Skimmer:
             try:
                 text = raw[skip:].decode() if skip else raw.decode()
                 prefix, external = (rates, b"") if len(rates) < 6 else _rates(rates)
-                rate, outer = float(prefix), float(external) if external else None
+                rate, outer = _rate(prefix), _rate(external) if external else None
             except ValueError:
                 odd.append((index, raw))
                 continue
@@ -152,6 +152,13 @@ class Skimmer:
         if not found[2] and len(self._heads) < 1000:
             self._heads[head] = found
         return found
+
+
+def _rate(text: bytes) -> float:
+    """A rate as ``rules.number`` would read it. Raises ValueError for anything else."""
+    if not text.replace(b".", b"", 1).isdigit() or text[-1:] == b"." or text[:1] == b".":
+        raise ValueError(text)
+    return float(text)
 
 
 def _rates(rates: bytes) -> tuple[bytes, bytes]:
