@@ -36,6 +36,8 @@ class ReplayGate:
                 f"{folder} is a run of profile {manifest.get('profile')!r}; {profile.path.name} is {profile.name!r}"
             )
         self._names = [str(name) for name in manifest["starts"]]
+        saved = manifest.get("verdicts")
+        self._saved_verdicts: Mapping[str, object] = saved if isinstance(saved, dict) else {}
         self._records: dict[str, StartRecord] = {}
 
     def start_names(self) -> Sequence[str]:
@@ -89,7 +91,16 @@ class ReplayGate:
         raise LaunchError(f"a replay has no engine to ask {prompt.prompt!r}")
 
     def notes(self) -> Sequence[str]:
-        return []
+        """The profile's warnings, and every verdict that is another one than when the run was made."""
+        said = self._judging.said()
+        return [
+            *self.profile.warnings,
+            *(
+                f"{item} is {said[item]} now; it was {was} when the run was made"
+                for item, was in self._saved_verdicts.items()
+                if item in said and said[item] != was
+            ),
+        ]
 
     def restart(self, kind: str | None = None) -> tuple[StartRecord, StartRecord]:
         raise LaunchError(f"a replay can't restart ({kind or 'any kind'}): it has no engine")

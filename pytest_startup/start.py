@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_startup import assemble
-from pytest_startup.artifacts import RunFolder, utc_now
+from pytest_startup.artifacts import ArtifactsError, RunFolder, utc_now
+from pytest_startup.asking import api_key, served_name
 from pytest_startup.divergence import Watcher
-from pytest_startup.engines.base import Dialect
+from pytest_startup.intake import Intake, LogReading, read_logs
 from pytest_startup.launch.base import LaunchError, StartPlan
-from pytest_startup.observe import caches, endpoints, gpus, host
+from pytest_startup.observation import Observation, Seen
+from pytest_startup.observe import caches, gpus, host
 from pytest_startup.observe.follow import Follower
-from pytest_startup.observe.http import Http
+from pytest_startup.observe.listeners import pids_of
 from pytest_startup.observe.ready import ReadyWatch
 from pytest_startup.observe.sampler import MemorySampler
-from pytest_startup.record import Completion, Evidence, Fact, Failure, Leftover, StartRecord, ThroughputSample
+from pytest_startup.record import Evidence, Fact, Failure, Leftover, StartRecord
+from pytest_startup.stages import Stages
 from pytest_startup.waiting import Follow, Usual, Wait
-from pytest_startup.workload import quality, throughput
-from pytest_startup.workload.completions import Target, ask, ready_completions
 
 if TYPE_CHECKING:
+    from pytest_startup.engines.base import Dialect
     from pytest_startup.launch.base import Launcher, Running
     from pytest_startup.profile.model import Profile
 
@@ -38,27 +41,12 @@ class Tools:
     tell: Callable[[str], None]
 
 
-@dataclass
-class Seen:
-    """What has been observed of a start so far, beside its logs."""
-
-    facts: list[Fact] = field(default_factory=list)
-    completions: list[Completion] = field(default_factory=list)
-    throughput: Sequence[ThroughputSample] = ()
-    caches_before: Mapping[str, caches.Snapshot] = field(default_factory=dict)
-    caches_after: Mapping[str, caches.Snapshot] = field(default_factory=dict)
-    health_seconds: float | None = None
-    ready_seconds: float | None = None
-    wall_seconds: float | None = None
-    failure: Failure | None = None
-    notes: list[str] = field(default_factory=list)
-
-
 class LiveStart:
     """A start that is made now. ``run()`` does all up to the end of the workload; ``finish()`` stops the engine.
 
-    ``record`` is complete but for ``cleanup`` after ``run()``, and complete after ``finish()``. Neither raises for
-    what the engine does; a start that could not be made has a record whose failure is of kind ``refused``.
+    After ``run()`` the record says all that any check but ``cleanup`` judges; ``finish()`` adds what the stop released,
+    and nothing else. A start that failed is finished at once. Neither raises for what the engine does. When the run is
+    interrupted, or a defect of ours ends it, the engine is stopped and the record says so before it is raised on.
     """
 
     def __init__(self, tools: Tools, plan: StartPlan, population: str, usual: Usual, notes: Iterable[str] = ()) -> None:
@@ -70,36 +58,31 @@ class LiveStart:
         self._started_at = utc_now()
         self._follow: Follow | None = None
         self._followers: list[Follower] = []
+        self._reading: LogReading | None = None
+        self._process_facts: Sequence[Fact] | None = None
         self._finished = False
 
     def run(self, earlier: Mapping[str, caches.Snapshot]) -> StartRecord:
-        """Make the start. ``earlier``: cache snapshots of the start before, so that only what changed is hashed."""
-        profile, seen = self.tools.profile, self._seen
-        seen.caches_before = caches.snapshots(profile.caches, earlier)
-        nvml = gpus.Nvml(profile.launch.gpus or None) if profile.launch.gpus or profile.host.gpu else None
-        seen.facts += host.host_facts()
-        if nvml is not None:
-            seen.facts += gpus.identity_facts(nvml)
-        sampler = MemorySampler(nvml, time.monotonic())
-        try:
+        """Make the start. ``earlier``: cache snapshots of the start before, so that only what changed is hashed.
+
+        Raises ArtifactsError when the record can't be written; the engine is stopped then.
+        """
+        with Stages(self.tools.tell, self.plan.name) as stages:
             try:
-                self.running = self.tools.launcher.start(self.plan)
-            except LaunchError as refused:
-                seen.failure = Failure("launch", "refused", str(refused))
-                return self._write()
-            sampler.start(self.running.launched_at)
-            if self._wait():
-                self._observe(self.running)
-            seen.wall_seconds = self._now()
-            seen.facts += sampler.facts(after=seen.failure is None)
-        finally:
-            sampler.stop()
-            if nvml is not None:
-                nvml.close()
-        if seen.failure is not None:
-            return self.finish()
-        seen.caches_after = self.snapshots = caches.snapshots(profile.caches, seen.caches_before)
-        return self._write()
+                self._make(earlier, stages)
+                if self._seen.failure is None:
+                    self._close_logs()
+                    return self._write()
+                if self._seen.failure.kind != "ended":
+                    self._close_logs()
+                return self.finish()
+            except ArtifactsError:
+                if self.running is not None:
+                    self.running.stop()
+                raise
+            except BaseException as stopped:
+                self._interrupted(stopped)
+                raise
 
     def finish(self) -> StartRecord:
         """Stop the engine, prove it gone, and complete the record. Idempotent."""
@@ -107,167 +90,186 @@ class LiveStart:
             return self.record
         self._finished = True
         left: Sequence[Leftover] | None = None
+        again: KeyboardInterrupt | None = None
         if self.running is not None:
-            left = self.running.stop()
-        if self._seen.failure is not None or not self._seen.caches_after:
-            profile = self.tools.profile
-            self._seen.caches_after = self.snapshots = caches.snapshots(profile.caches, self._seen.caches_before)
+            alone = self.running.exited()
+            with Stages(self.tools.tell, self.plan.name) as stages:
+                stages.now("stopping the engine")
+                try:
+                    left = self.running.stop()
+                except KeyboardInterrupt as interrupt:
+                    left, again = self.running.stop(), interrupt
+            if self.record is not None and alone is not None:
+                self._seen.notes.append(f"after its observation, before it was stopped: {alone.text}")
+        self._close_logs()
         record = self._write(left)
-        for follower in self._followers:
-            follower.close()
+        if again is not None:
+            raise again
         return record
 
-    def _wait(self) -> bool:
+    def _make(self, earlier: Mapping[str, caches.Snapshot], stages: Stages) -> None:
+        """Everything up to the end of the observation; what went wrong is in ``seen.failure``."""
+        profile, seen = self.tools.profile, self._seen
+        stages.now("looking at the caches")
+        seen.caches_before = caches.snapshots(profile.caches, earlier)
+        stages.now("looking at the host")
+        nvml = gpus.Nvml(profile.launch.gpus or None) if profile.launch.gpus or profile.host.gpu else None
+        seen.facts += host.host_facts()
+        if nvml is not None:
+            seen.facts += gpus.identity_facts(nvml)
+        sampler = MemorySampler(nvml, time.monotonic(), pids=self._pids)
+        try:
+            stages.now("launching")
+            try:
+                self.running = self.tools.launcher.start(self.plan)
+            except LaunchError as refused:
+                seen.failure = Failure("launch", "refused", str(refused))
+                return
+            sampler.start(self.running.launched_at)
+            stages.now("")
+            if self._wait(self.running):
+                self.tools.tell(f"{self.plan.name}: ready after {seen.ready_seconds:.1f} s; completions and workload")
+                observation = Observation(profile, self.tools.dialect, self.running, self.plan.port, seen, self._last)
+                observation.run(self.plan.folder / "endpoints", self.tools.run.redactor, stages)
+            stages.now("looking at memory and caches")
+            seen.wall_seconds = self._now()
+            seen.facts += sampler.facts(after=seen.failure is None)
+            if seen.failure is None:
+                seen.caches_after = caches.snapshots(profile.caches, seen.caches_before)
+                self._process_facts = self.running.facts()
+        finally:
+            sampler.stop()
+            if nvml is not None:
+                nvml.close()
+
+    def _wait(self, running: Running) -> bool:
         """Follow the logs until ready; False: not ready, and the failure is noted."""
-        running, profile, seen = self.running, self.tools.profile, self._seen
-        if running is None:
-            return False
+        profile, seen, dialect = self.tools.profile, self._seen, self.tools.dialect
         self._followers = [Follower(log) for log in running.logs]
-        self._follow = Follow(running.logs, self._followers, self.tools.dialect.reader())
+        follow = self._follow = Follow(self._followers, Intake(running.logs, dialect.reader(), profile.expect.log))
         watch = ReadyWatch(
             running.base_url,
-            self.tools.dialect.endpoints,
+            dialect.endpoints,
             served_name(profile),
             profile.expect.completion,
             launched_at=running.launched_at,
-            pids=getattr(running, "pids", None),
+            pids=pids_of(running),
             request_timeout=profile.deadlines.request,
+            api_key=api_key(profile),
         )
-        watcher = Watcher()
         with watch:
-            watch.start()
             wait = Wait(
                 running=running,
-                follow=self._follow,
+                follow=follow,
                 deadlines=profile.deadlines,
                 usual=self._usual,
                 ready=lambda: watch.result is not None,
                 why_not_ready=lambda: attempts_text(watch),
-                diverged=lambda facts, now: watcher.feed(facts, now),
+                diverged=Watcher().feed,
                 tell=self.tools.tell,
                 name=self.plan.name,
+                notes=seen.notes,
             )
             seen.failure = wait.run()
             result = watch.stop()
-        seen.health_seconds, seen.ready_seconds = result.health_seconds, result.ready_seconds
+        seen.health_seconds = result.health_seconds
         if result.proof is not None:
-            seen.facts.append(Fact("endpoint.owner", result.proof.text, replace(result.proof, source="endpoint"),
-                                   detail={"keep": True}))  # fmt: skip
+            proof = replace(result.proof, source="endpoint")
+            seen.facts.append(Fact("endpoint.owner", proof.text, proof, detail={"keep": True}))
         if result.completion is not None:
             seen.completions.append(replace(result.completion, purpose="first"))
-        if seen.failure is None and not result.ready:
-            progress = self._follow.reader.progress()
+        if seen.failure is None and result.ready:
+            seen.ready_seconds = result.ready_seconds
+        elif seen.failure is None:
             seen.failure = Failure(
-                phase=progress.phase,
+                phase=follow.progress().phase,
                 kind="not-serving",
                 summary=f"the engine answers, but not with a completion: {result.reason}",
-                after_seconds=round(self._now() or 0.0, 3),
-                last_lines=self._follow.last_lines(),
+                node=running.logs[0].node if len(running.logs) == 1 else None,
+                after_seconds=self._now(),
+                last_lines=follow.last_lines(),
             )
         return seen.failure is None
 
-    def _observe(self, running: Running) -> None:
-        """Everything that is asked of a ready engine. Ends early when the engine ends."""
-        profile, seen, dialect = self.tools.profile, self._seen, self.tools.dialect
-        self.tools.tell(f"{self.plan.name}: ready after {seen.ready_seconds:.1f} s; completions and workload")
-        http = Http(running.base_url)
-        target = Target(http, dialect.endpoints, served_name(profile), running.launched_at, profile.deadlines.request)
-        try:
-            seen.completions += ready_completions(target, profile.expect.completion)
-            folder = self.plan.folder / "endpoints"
-            answers = endpoints.collect(http, dialect.endpoints, folder, self.tools.run.redactor)
-            seen.facts += assemble.endpoint_facts(dialect, dialect.endpoints, answers, self._now())
-            if profile.expect.throughput is not None and not self._ended():
-                measured = throughput.measure(target, profile.expect.throughput)
-                seen.throughput = measured.samples
-                seen.facts += measured.facts
-                seen.completions += measured.failures
-                if measured.stopped is not None:
-                    seen.notes.append(f"throughput: {measured.stopped}")
-            if profile.expect.quality is not None and not self._ended():
-                seen.completions += quality.answers(target, profile.expect.quality)
-            self._still_alive(http, target)
-        finally:
-            http.close()
+    def _interrupted(self, stopped: BaseException) -> None:
+        """Stop the engine and leave a record of how far the start had come."""
+        if self._seen.failure is None:
+            phase = "serving" if self._seen.ready_seconds is not None else "launch"
+            if self._follow is not None and self._reading is None and phase == "launch":
+                phase = self._follow.progress().phase
+            ours = isinstance(stopped, Exception)
+            what = "the start ended by a defect of pytest-startup" if ours else "the start was interrupted"
+            said = "Ctrl-C" if isinstance(stopped, KeyboardInterrupt) else f"{type(stopped).__name__}: {stopped}"
+            self._seen.failure = Failure(
+                phase, "defect" if ours else "interrupted", f"{what}: {said}", after_seconds=self._now(),
+                last_lines=self._last(),
+            )  # fmt: skip
+            self._seen.wall_seconds = self._now()
+        self._close_logs()
+        with contextlib.suppress(ArtifactsError):  # what stopped us is told, not that it can't be written down
+            self.finish()
 
-    def _still_alive(self, http: Http, target: Target) -> None:
-        """Health and one more completion behind the workload: an engine that died while serving is found here."""
-        seen, path = self._seen, self.tools.dialect.endpoints.health
-        health = http.get(path)
-        last = ask(target, self.tools.profile.expect.completion, "last")
-        seen.completions.append(last)
-        text = f"{path} {health.status or health.error}; completion {last.status or last.error}"
-        where = Evidence("endpoint", f"GET {path}", text, seconds=self._now())
-        fine = health.ok and last.status == 200
-        seen.facts.append(Fact("endpoint.health_after", fine, where, detail={"keep": True}))
-        if not fine:
-            self._follow_rest()
-            seen.failure = Failure(
-                "serving",
-                "ended",
-                f"the engine served no more after the workload: {text}",
-                after_seconds=round(self._now() or 0.0, 3),
-                last_lines=self._follow.last_lines() if self._follow else (),
-            )
+    def _close_logs(self) -> None:
+        """Take what the logs say up to now; later lines don't belong to the record."""
+        if self._follow is None or self._reading is not None or self.running is None:
+            return
+        self._follow.look()
+        self._reading = self._follow.close()
+        for follower in self._followers:
+            follower.close()
+        if len(self.running.logs) > 1:  # as a replay will read them: in one order, whatever was seen first
+            patterns = self.tools.profile.expect.log
+            self._reading = read_logs(self.running.logs, self.tools.dialect, patterns, self._reading.ends)
 
-    def _ended(self) -> bool:
-        """Has the engine ended while it served? Then the failure is noted."""
-        ended = self.running.exited() if self.running is not None else None
-        if ended is None:
-            return False
-        self._seen.failure = Failure(
-            "serving", "ended", f"the engine ended while it served: {ended.text}", node=ended.node,
-            after_seconds=round(self._now() or 0.0, 3),
-        )  # fmt: skip
-        return True
+    def _pids(self) -> set[int]:
+        known = pids_of(self.running) if self.running is not None else None
+        return known() if known is not None else set()
 
-    def _follow_rest(self) -> None:
-        if self._follow is not None:
-            self._follow.look()
+    def _last(self) -> tuple[Evidence, ...]:
+        return self._follow.last_lines() if self._follow is not None else ()
 
     def _now(self) -> float | None:
-        return None if self.running is None else time.monotonic() - self.running.launched_at
+        return None if self.running is None else round(time.monotonic() - self.running.launched_at, 3)
 
     def _write(self, cleanup: Sequence[Leftover] | None = None) -> StartRecord:
-        """Build the record from what is there, write it, and keep it."""
+        """Build the record from what is there, write it, and keep it as it was written."""
         seen, profile, running = self._seen, self.tools.profile, self.running
         logs = running.logs if running is not None else ()
-        reading = assemble.read_logs(logs, self.tools.dialect)
+        reading = self._reading or LogReading()
+        if seen.caches_after is None:
+            seen.caches_after = caches.snapshots(profile.caches, seen.caches_before)
+        self.snapshots = seen.caches_after
+        if self._process_facts is None:
+            self._process_facts = running.facts() if running is not None else ()
+        kept = [*seen.facts, *self._process_facts, *caches.facts_of(seen.caches_before, seen.caches_after)]
         ended = running.exited() if running is not None else None
-        facts = [*reading.facts, *assemble.pattern_facts(profile, logs, seen.wall_seconds), *seen.facts]
-        facts += running.facts() if running is not None else []
-        facts += caches.facts_of(seen.caches_before, seen.caches_after)
-        self.record = StartRecord(
+        record = StartRecord(
             profile=profile.name,
             name=self.plan.name,
             kind=self.plan.kind,
             population=self.population,
             started_at=self._started_at,
-            argv=tuple(self.tools.run.redactor.text(a) for a in self.plan.argv),
+            argv=tuple(self.tools.run.redactor.argv(self.plan.argv)),
             ready=seen.ready_seconds is not None,
             health_seconds=seen.health_seconds,
             ready_seconds=seen.ready_seconds,
             wall_seconds=seen.wall_seconds,
             exit_code=None if ended is None else ended.code,
-            failure=assemble.explained(seen.failure, reading, seen.ready_seconds is not None, logs),
-            facts=tuple(facts),
-            phases=assemble.phases_of(reading, logs),
+            facts=assemble.in_order(reading.facts, seen.asked, kept),
             completions=tuple(seen.completions),
             throughput=tuple(seen.throughput),
             caches_before=tuple(s.tree for s in seen.caches_before.values()),
             caches_after=tuple(s.tree for s in seen.caches_after.values()),
             cleanup=None if cleanup is None else tuple(cleanup),
             notes=tuple(seen.notes),
+            outside=seen.failure,
         )
-        self.tools.run.write_record(self.record)
+        self.record = self.tools.run.write_record(assemble.log_parts(record, reading, logs))
         return self.record
 
 
-def served_name(profile: Profile) -> str:
-    """The name under which the engine serves its model."""
-    return profile.engine.served_name or profile.engine.model
-
-
 def attempts_text(watch: ReadyWatch) -> str:
-    """The last unsuccessful attempts, newest last."""
-    return "; ".join(f"{a.what}: {a.reason}" for a in watch.attempts()[-2:])
+    """What the wait for readiness is at, and its last unsuccessful attempts, newest last."""
+    tried = [f"{a.what}: {a.reason}" for a in watch.attempts()[-2:]]
+    pending = watch.pending
+    return "; ".join([*tried, pending] if pending else tried)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_startup.record import JSON, Evidence, Fact
@@ -17,50 +18,64 @@ MOST = 50
 LONGEST = 1 << 20
 
 
+@dataclass
+class _Log:
+    """Where one node's stream stands: its finished lines, the unfinished one, and matches so far by pattern."""
+
+    log: NodeLog
+    number: int = 0
+    rest: bytes = b""
+    since: float | None = None
+    counts: dict[int, int] = field(default_factory=dict)
+
+
 class PatternScan:
-    """Searches logs for ``expect.log`` patterns, in the lines as the reader sees them (no colours, no prefixes)."""
+    """Searches logs for ``expect.log`` patterns, in the lines as the reader sees them (no colours, no prefixes).
+
+    One fact per matching line (at most MOST per pattern and log); ``value`` is the pattern, ``detail.kind`` forbid or
+    require. A stream: any chunks of bytes in order, a line of over 1 MB is cut there.
+    """
 
     def __init__(self, expect: ExpectLog) -> None:
         rows = [("forbid", p) for p in expect.forbid] + [("require", p) for p in expect.require]
         self._patterns = [(kind, p.pattern, re.compile(p.pattern)) for kind, p in rows]
+        self._logs: dict[str, _Log] = {}
 
-    def read(self, log: NodeLog, until: float | None = None) -> Iterator[Fact]:
-        """One fact per matching line (at most MOST per pattern and log). ``value`` is the pattern.
-
-        Lines received after ``until`` seconds don't count: an engine that is being stopped says what no engine that
-        serves would (vLLM prints a traceback at about every third clean stop).
-        """
+    def feed(self, log: NodeLog, data: bytes, seconds: float | None) -> list[Fact]:
+        """More bytes of ``log``, received at ``seconds``."""
         if not self._patterns:
-            return
-        from pytest_startup.engines.framing import frame
-
-        counts = [0] * len(self._patterns)
-        where = f"{log.node}/{log.path.name}"
-        for number, (raw, seconds) in enumerate(physical_lines(log), start=1):
-            if until is not None and seconds is not None and seconds > until:
-                return
-            for line in frame(raw, number, log.node, seconds):
-                for n, (kind, text, pattern) in enumerate(self._patterns):
-                    if counts[n] < MOST and pattern.search(line.text):
-                        counts[n] += 1
-                        shown = line.text[:400]
-                        evidence = Evidence("log", where, shown, line.number, log.node, line.rank, line.seconds)
-                        detail: dict[str, JSON] = {"pattern": text, "kind": kind}
-                        yield Fact("log.match", text, evidence, rank=line.rank, node=log.node, detail=detail)
-
-
-def physical_lines(log: NodeLog) -> Iterator[tuple[bytes, float | None]]:
-    """Each line of a finished log without its LF, with its receive time; a line of over 1 MB is cut there."""
-    from pytest_startup.observe.follow import replay
-
-    rest, since = b"", None
-    for data, seconds in replay(log):
+            return []
+        state = self._logs.setdefault(log.node, _Log(log))
+        found: list[Fact] = []
         *whole, tail = data.split(b"\n")
         for piece in whole:
-            yield (rest + piece)[:LONGEST], since if rest else seconds
-            rest = b""
-        if tail and not rest:
-            since = seconds
-        rest = (rest + tail)[:LONGEST]
-    if rest:
-        yield rest, since
+            since = state.since if state.rest else seconds
+            found += self._line((state.rest + piece)[:LONGEST], since, state)
+            state.rest = b""
+        if tail and not state.rest:
+            state.since = seconds
+        state.rest = (state.rest + tail)[:LONGEST]
+        return found
+
+    def close(self) -> list[Fact]:
+        """End of input: matches in lines that were not finished."""
+        found: list[Fact] = []
+        for state in self._logs.values():
+            if state.rest:
+                found += self._line(state.rest, state.since, state)
+                state.rest = b""
+        return found
+
+    def _line(self, raw: bytes, seconds: float | None, state: _Log) -> Iterator[Fact]:
+        from pytest_startup.engines.framing import frame
+
+        state.number += 1
+        where = f"{state.log.node}/{state.log.path.name}"
+        for line in frame(raw, state.number, state.log.node, seconds):
+            for n, (kind, text, pattern) in enumerate(self._patterns):
+                if state.counts.get(n, 0) < MOST and pattern.search(line.text):
+                    state.counts[n] = state.counts.get(n, 0) + 1
+                    shown = line.text[:400]
+                    evidence = Evidence("log", where, shown, line.number, line.node, line.rank, line.seconds)
+                    detail: dict[str, JSON] = {"pattern": text, "kind": kind}
+                    yield Fact("log.match", text, evidence, rank=line.rank, node=line.node, detail=detail)

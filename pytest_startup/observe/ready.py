@@ -90,6 +90,7 @@ class ReadyWatch:
         self._seen_closed: float | None = None
         self._hopeless_since: float | None = None
         self._health: float | None = None
+        self._asked_at: float | None = None
         self._last: Completion | None = None
         self._result: ReadyResult | None = None
         self._thread = threading.Thread(target=self._run, name="startup-ready", daemon=True)
@@ -111,6 +112,12 @@ class ReadyWatch:
     def attempts(self) -> tuple[Attempt, ...]:
         """What did not work so far, oldest first (the last 50 different ones)."""
         return tuple(self._attempts)
+
+    @property
+    def pending(self) -> str:
+        """The completion that was asked for and has not been answered yet, if there is one, and for how long."""
+        asked = self._asked_at
+        return "" if asked is None else f"a completion is unanswered for {self._target.since_launch() - asked:.1f} s"
 
     def stop(self) -> ReadyResult:
         """End the wait, also within a request; returns how far it came. Idempotent."""
@@ -173,7 +180,9 @@ class ReadyWatch:
             return None, SLOWEST_IDLE
         if self._health is None:
             self._health = since
+        self._asked_at = self._target.since_launch()
         completion = ask(self._target, self._prompt, "ready")
+        self._asked_at = None
         self._last = completion
         problem = why_not_real(completion)
         if problem is None:

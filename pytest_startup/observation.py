@@ -1,0 +1,142 @@
+"""What is asked of an engine that is ready: completions, endpoints, the workload; and whether it still serves then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_startup import assemble
+from pytest_startup.asking import target_of
+from pytest_startup.observe import caches, endpoints
+from pytest_startup.observe.listeners import pids_of, who_listens
+from pytest_startup.record import Completion, Evidence, Fact, Failure, ThroughputSample
+from pytest_startup.workload import quality, throughput
+from pytest_startup.workload.completions import Target, ask, ready_completions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_startup.engines.base import Dialect
+    from pytest_startup.launch.base import Running
+    from pytest_startup.profile.model import Profile
+    from pytest_startup.redact import Redactor
+    from pytest_startup.stages import Stages
+
+#: Seconds that an engine which has stopped serving gets to end, so that its end is told and not only its silence.
+LAST_BREATH = 2.0
+
+
+@dataclass
+class Seen:
+    """What has been observed of a start so far, beside its logs. ``asked`` are facts of endpoints that are kept as
+    files; ``facts`` can't be had again. ``failure`` is as seen from outside, without the logs."""
+
+    facts: list[Fact] = field(default_factory=list)
+    asked: list[Fact] = field(default_factory=list)
+    completions: list[Completion] = field(default_factory=list)
+    throughput: Sequence[ThroughputSample] = ()
+    caches_before: Mapping[str, caches.Snapshot] = field(default_factory=dict)
+    caches_after: Mapping[str, caches.Snapshot] | None = None
+    health_seconds: float | None = None
+    ready_seconds: float | None = None
+    wall_seconds: float | None = None
+    failure: Failure | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+class Observation:
+    """Asks a ready engine for everything. ``seen.failure`` is set when it does not serve to the end."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        dialect: Dialect,
+        running: Running,
+        port: int,
+        seen: Seen,
+        last_lines: Callable[[], tuple[Evidence, ...]],
+    ) -> None:
+        self._profile, self._dialect, self._running, self._port, self._seen = profile, dialect, running, port, seen
+        self._last_lines = last_lines
+
+    def run(self, folder: Path, redactor: Redactor, stages: Stages) -> None:
+        """All of it, in order; what comes behind the engine's end is left out. ``folder`` keeps the answers."""
+        seen, expect = self._seen, self._profile.expect
+        target = target_of(self._profile, self._dialect, self._running)
+        try:
+            stages.now("first completions")
+            seen.completions += ready_completions(target, expect.completion)
+            stages.now("endpoints")
+            answers = endpoints.collect(target.http, self._dialect.endpoints, folder, redactor)
+            seen.asked += assemble.endpoint_facts(self._dialect, answers, round(target.since_launch(), 3))
+            if expect.throughput is not None and not self._ended():
+                self._throughput(target, stages)
+            if expect.quality is not None and not self._ended():
+                stages.now(f"{len(expect.quality.prompts)} quality prompts")
+                seen.completions += quality.answers(target, expect.quality)
+            if not self._ended():
+                stages.now("health after the workload")
+                self._still_serves(target)
+        finally:
+            target.http.close()
+
+    def _throughput(self, target: Target, stages: Stages) -> None:
+        expect = self._profile.expect.throughput
+        if expect is None:
+            return
+        batches = len(expect.concurrency) * expect.repeats
+        stages.now(f"throughput workload, warm-up before {batches} batches")
+        done = 0
+
+        def told(_: ThroughputSample) -> None:
+            nonlocal done
+            done += 1
+            stages.now(f"throughput workload, {done} of {batches} batches done")
+
+        measured = throughput.measure(target, expect, on_batch=told)
+        self._seen.throughput = measured.samples
+        self._seen.facts += measured.facts
+        self._seen.completions += measured.failures
+        if measured.stopped is not None:
+            self._seen.notes.append(f"throughput: {measured.stopped}")
+
+    def _still_serves(self, target: Target) -> None:
+        """Health and one more completion behind the workload, of a server that is still ours alone."""
+        seen, path = self._seen, self._dialect.endpoints.health
+        health = target.http.get(path)
+        last = ask(target, self._profile.expect.completion, "last")
+        seen.completions.append(last)
+        texts = [f"{path} {health.status or health.error}", f"completion {last.status or last.error}"]
+        fine = health.ok and last.status == 200 and not last.error
+        pids = pids_of(self._running)
+        if pids is not None and (found := who_listens(self._port, pids())).who == "foreign":
+            fine = False
+            texts.append(found.text)
+        where = Evidence("endpoint", f"GET {path}", "; ".join(texts), seconds=self._now())
+        seen.facts.append(Fact("endpoint.health_after", fine, where, detail={"keep": True}))
+        if fine:
+            return
+        self._running.wait_exit(LAST_BREATH)
+        if not self._ended():
+            text = f"the engine served no more after the workload: {'; '.join(texts)}"
+            seen.failure = Failure(
+                "serving", "not-serving", text, node=self._node(), after_seconds=self._now(),
+                last_lines=self._last_lines(),
+            )  # fmt: skip
+
+    def _ended(self) -> bool:
+        """Has the engine ended while it served? Then the failure is noted."""
+        ended = self._running.exited()
+        if ended is not None and self._seen.failure is None:
+            text = f"the engine ended while it served: {ended.text}"
+            self._seen.failure = Failure("serving", "ended", text, node=ended.node, after_seconds=self._now())
+        return ended is not None
+
+    def _node(self) -> str | None:
+        logs = self._running.logs
+        return logs[0].node if len(logs) == 1 else None
+
+    def _now(self) -> float:
+        return round(time.monotonic() - self._running.launched_at, 3)

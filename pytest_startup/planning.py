@@ -1,0 +1,96 @@
+"""What a start needs before it is made: its GPUs, what its restart step asks for, a port, the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_startup.launch import locks
+from pytest_startup.launch.base import LaunchError
+from pytest_startup.launch.pagecache import drop_page_cache
+from pytest_startup.launch.ports import free_port
+from pytest_startup.launch.wiping import wipe
+from pytest_startup.profile.model import Restart
+
+if TYPE_CHECKING:
+    from pytest_startup.engines.base import Dialect
+    from pytest_startup.observe.gpus import Nvml
+    from pytest_startup.profile.model import Profile
+
+ALL = ("all",)
+
+
+def with_gpus(profile: Profile, nvml: Callable[[], Nvml] | None = None) -> Profile:
+    """``profile`` with ``gpus: all`` turned into the indices of this host. Raises LaunchError where there are none."""
+    if profile.launch.gpus != ALL:
+        return profile
+    if nvml is None:
+        from pytest_startup.observe.gpus import Nvml as Opened
+
+        nvml = Opened
+    with nvml() as seen:
+        found = tuple(str(gpu.index) for gpu in seen.gpus())
+        why = "; ".join(seen.problems())
+    if why or not found:
+        text = f"{profile.place('launch.gpus')}: all GPUs of this host are asked for, and none can be seen"
+        raise LaunchError(f"{text}: {why}" if why else text)
+    return replace(profile, launch=replace(profile.launch, gpus=found))
+
+
+def prepare(profile: Profile, step: Restart | None, tell: Callable[[str], None]) -> list[str]:
+    """What a restart step asks for before the launch; what was done, or could not be. Raises LaunchError."""
+    notes: list[str] = []
+    if step is None:
+        return notes
+    for cache in profile.caches:
+        if cache.name in step.wipe:
+            notes.append(wipe(cache, (profile.path, *profile.launch.checkpoint)))
+    if step.drop_page_cache:
+        notes.append(drop_page_cache(profile.launch.checkpoint).text)
+    for note in notes:
+        tell(f"{step.name}: {note}")
+    return notes
+
+
+@contextmanager
+def port_of(profile: Profile, run_id: str) -> Iterator[int]:
+    """The profile's port, or a free one that no other run takes until the launcher holds it. Raises LaunchError."""
+    if profile.launch.port is not None:
+        yield profile.launch.port
+        return
+    try:
+        port, lock = free_port(profile.launch.host, run_id)
+    except (locks.LockTaken, locks.LockUnusable) as error:
+        raise LaunchError(str(error)) from None
+    try:
+        yield port
+    finally:
+        lock.release()
+
+
+def command_line(profile: Profile, step: Restart | None, dialect: Dialect, port: int) -> tuple[str, ...]:
+    """The whole argv of a start: the launch command, then the engine's own arguments, then those of the change."""
+    command = profile.launch.process.command if profile.launch.process else ()
+    args = [*profile.engine.args, *(step.change.args if step else ())]
+    return (*command, *dialect.serve_args(profile.engine.model, profile.launch.host, port, args))
+
+
+def first_kind(profile: Profile) -> str:
+    """The kind of a start that restarts nothing."""
+    return "fresh-container" if profile.launch.container is not None else "process"
+
+
+def extra_step(profile: Profile, kind: str | None) -> Restart:
+    """A restart beyond the profile's: as its first one, nothing wiped. Raises LaunchError for an illegal kind."""
+    step = profile.restarts[0] if profile.restarts else Restart("restart", first_kind(profile))
+    wanted = kind or step.kind
+    legal: Sequence[str] = (wanted,)
+    if profile.launch.process is not None:
+        legal = ("process",)
+    elif profile.launch.container is not None:
+        legal = ("same-container", "fresh-container")
+    if wanted not in legal:
+        raise LaunchError(f"restart({wanted!r}): this profile's engine can be restarted as {' or '.join(legal)}")
+    return replace(step, kind=wanted, drop_page_cache=False, wipe=())
