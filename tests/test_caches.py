@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import tarfile
 import threading
@@ -98,6 +99,29 @@ def test_a_snapshot_of_another_folder_is_no_help(folder, tmp_path):
     other.mkdir()
     (other / "one").write_bytes(b"1")
     assert snapshot("c", folder, before=snapshot("c", other)).hashed == 3
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_file_name_that_is_no_text_is_still_one(folder):
+    (folder / os.fsdecode(b"odd\xff")).write_bytes(b"o")
+    first = snapshot("c", folder)
+    assert paths(first)[-2:] == ["odd\\xff", "one"]
+    assert snapshot("c", folder, before=first).hashed == 0
+    assert json.dumps(paths(first), ensure_ascii=False).encode()
+
+
+def test_a_folder_that_may_not_be_entered_is_not_simply_missing(folder, monkeypatch):
+    real = os.stat
+
+    def deny(path, *args, **kwargs):
+        if path == folder:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", deny)
+    shot = snapshot("c", folder)
+    assert not shot.tree.exists
+    assert [(f.value, f.detail["reason"]) for f in shot.facts] == [(".", "Permission denied")]
 
 
 def test_links_are_followed_inside_the_folder_only(folder, tmp_path):

@@ -81,15 +81,22 @@ def snapshot(
     ``cache.unreadable`` fact. Links to files are followed inside the folder only, links to folders never.
     """
     root = Path(path)
-    if not root.is_dir():
-        return _finish(name, str(path), kind, node, exists=False)
+    problems: list[tuple[str, str]] = []
+    try:
+        there = stat.S_ISDIR(os.stat(root).st_mode)
+    except OSError as error:
+        there = False
+        if not isinstance(error, FileNotFoundError):
+            problems.append((".", error.strerror or str(error)))
+    if not there:
+        return _finish(name, str(path), kind, node, exists=False, problems=problems)
     entries: list[CacheFile] = []
     stamps: dict[str, Stamp] = {}
     contents: dict[str, bytes] = {}
-    problems: list[tuple[str, str]] = []
     old = before.tree.by_path() if before and before.tree.path == str(path) else {}
     hashed = 0
-    for relative, info in _walk(root, problems):
+    for found, info in _walk(root, problems):
+        relative = _shown(found)
         known = old.get(relative)
         stamp = _stamp(info)
         if known and before and known.sha256 and before.stamps.get(relative) == stamp:
@@ -100,7 +107,7 @@ def snapshot(
             continue
         keep = wanted(relative, kind)
         try:
-            digest, data, info, settled = _read(f"{root}/{relative}", info, keep)
+            digest, data, info, settled = _read(f"{root}/{found}", info, keep)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -279,6 +286,11 @@ def _digest(handle: IO[bytes], keep: bool) -> tuple[str, bytes | None]:
     return digest.hexdigest(), b"".join(kept) if keep else None
 
 
+def _shown(relative: str) -> str:
+    """The path as text that can be written: bytes of a file name that are no UTF-8 as ``\\xff``."""
+    return relative.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def _stamp(info: os.stat_result) -> Stamp:
     return info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino
 
@@ -300,8 +312,8 @@ def _finish(
     unreadable = tuple(
         Fact(
             name="cache.unreadable",
-            value=where,
-            evidence=Evidence("cache", f"{name}/{where}", reason, node=node),
+            value=_shown(where),
+            evidence=Evidence("cache", f"{name}/{_shown(where)}", reason, node=node),
             node=node,
             detail={"cache": name, "reason": reason},
         )
