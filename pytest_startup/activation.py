@@ -35,8 +35,16 @@ def session_of(config: pytest.Config) -> Session:
         from pytest_startup.profile.load import load
 
         added = options.extensions
+        starts = options.replay is None and not config.option.collectonly
         try:
-            return load(path, os.environ, checks=added.checks, engines=added.dialects, launchers=added.launchers)
+            return load(
+                path,
+                os.environ,
+                checks=added.checks,
+                engines=added.dialects,
+                launchers=added.launchers,
+                need_environment=starts,
+            )
         except ProfileError as error:
             shown = shortest(path, config)
             raise pytest.UsageError(*(p.shown(shown, error.syntax) for p in error.problems)) from None

@@ -11,6 +11,7 @@ from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
 from pytest_startup.profile.model import Profile
 from pytest_startup.record import Fact, StartRecord
+from pytest_startup.redact import MASK, Redactor
 
 #: Facts that must not change from the reference start to a restart.
 STABLE = (
@@ -144,19 +145,24 @@ def _revision(judging: common.Judging, profile: Profile, start: StartRecord) -> 
 
 
 def _arguments(judging: common.Judging, profile: Profile, start: StartRecord) -> None:
-    """The pinned arguments stand, in order, in the command line that the kernel shows."""
+    """The pinned arguments stand, in order, in the command line that the kernel shows.
+
+    Secrets among them were taken out of it; a replay without the environment doesn't know them (``${VAR}``).
+    """
+    shown = Redactor(profile.secrets).argv(profile.engine.args)
+    pinned = [re.sub(r"\$\{\w+\}", lambda _: MASK, arg) for arg in shown]
     for fact in start.named("process.argv"):
         argv = [str(a) for a in fact.value] if isinstance(fact.value, list) else str(fact.value).split()
         judging.saw(fact)
         rest, missing = iter(argv), []
-        for wanted in profile.engine.args:
+        for wanted in pinned:
             if wanted not in rest:
                 missing.append(wanted)
                 break
         if missing:
             judging.failed(
                 f"the pinned argument {missing[0]} is not in the command line of the running engine",
-                " ".join(profile.engine.args),
+                " ".join(pinned),
                 [f"{common.who(fact)}: {' '.join(argv)}"],
                 [fact],
                 ("the launch command drops or reorders arguments: does a wrapper script stand in between?",),

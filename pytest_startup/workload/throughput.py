@@ -102,7 +102,12 @@ class _Batches:
             self._ids = not 400 <= self._one(concurrency, repeat, count).status < 500
         began = time.monotonic()
         with ThreadPoolExecutor(concurrency, thread_name_prefix="startup-load") as pool:
-            answers = list(pool.map(lambda i: self._one(concurrency, repeat, i), range(count)))
+            try:
+                answers = list(pool.map(lambda i: self._one(concurrency, repeat, i), range(count)))
+            except BaseException:  # Ctrl-C must not wait for what is in flight
+                self._target.http.cancel()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
         seconds = time.monotonic() - began
         bad = [a for a in answers if why_not_counted(a) is not None]
         self.failures += bad
