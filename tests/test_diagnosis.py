@@ -152,6 +152,16 @@ def test_the_front_end_only_sees_consequences() -> None:
     failed(told(lines), lines, "weights", "collective-failed", peer)
 
 
+def test_an_engine_core_that_is_named_like_a_rank_is_no_worker() -> None:
+    peer = "torch.distributed.DistBackendError: NCCL error in: x.cpp:268, unhandled system error"
+    lines = [
+        *BEGIN,
+        *raised(peer, ["init_device"], "Worker_TP0 pid=11", "WorkerProc failed to start."),
+        *raised("RuntimeError: something else broke", CORE, "EngineCore_DP0 pid=7"),
+    ]
+    failed(told(lines), lines, "device-init", "collective-failed", peer)
+
+
 def test_interleaved_tracebacks_of_two_ranks_are_told_apart() -> None:
     one = raised(OOM, ["load_model", "initialize_model"], "Worker_TP0 pid=11", "WorkerProc failed to start.")
     two = raised("KeyError: 'w'", ["load_model", "load_weights"], "Worker_TP1 pid=12", "WorkerProc failed to start.")

@@ -106,6 +106,9 @@ def test_after_readiness_only_a_death_is_a_failure(tail: list[str]) -> None:
         ],
         bare("json.decoder.JSONDecodeError: Expecting value", ["poll"], package="scripts"),
         ["/start.sh: line 3: nvidia-smi: command not found"],
+        [
+            "[W1129 16:31:15.277192425 socket.cpp:464] [c10d] failed to bind to [::]:29500 (errno: 98 - Address already in use)."
+        ],
     ],
 )
 def test_what_was_recovered_is_no_failure(recovered: list[str]) -> None:
@@ -163,6 +166,11 @@ def test_an_answer_of_the_server_is_a_claim() -> None:
     assert told([*SGLANG, own.replace("/health", "/get_model_info")]).ready is None
     assert told([*READY[:-3], 'probe said: "GET /health HTTP/1.1" 200']).ready is None
     assert told([*READY[:-3], answer.replace("200 OK", "503 Service Unavailable")]).ready is None
+
+
+def test_a_claim_of_readiness_outweighs_the_death_of_an_attempt_before_it() -> None:
+    attempt = [record("EngineCore failed to start.", level="ERROR"), *raised("ValueError: x", ["load_model"])]
+    clean(told([*attempt, *UP]))
 
 
 # Failures in serving

@@ -152,7 +152,7 @@ class StartTracker:
             if self._stopping is None and "rror: " in message:
                 self._alone(line)
             if _answered(message, self._engine == "sglang" or bool(_BRACKET.match(line.text))):
-                self._claims_ready(line)
+                self._claims_ready(line, explicit=False)
             return
         self._sign(line)
         opener = _OPENERS.match(message) if line.level != "DEBUG" else None
@@ -178,7 +178,7 @@ class StartTracker:
         if sign.effect == "ready":
             sglang = self._engine == "sglang" or _BRACKET.match(line.text)
             if not (sglang and "startup complete" in line.message):
-                self._claims_ready(line)
+                self._claims_ready(line, explicit=True)
         elif sign.effect == "died":
             if self._stopping is None:
                 self._forget(self._tracebacks.count)
@@ -224,10 +224,12 @@ class StartTracker:
         if self._died is None:
             self._died, self._died_at = line, at
 
-    def _claims_ready(self, line: Line) -> None:
-        if self._ready is not None or self._stopping is not None or self._died is not None:
+    def _claims_ready(self, line: Line, explicit: bool) -> None:
+        """The engine is ready. An explicit claim outweighs every death before it: that was another attempt's."""
+        if self._ready is not None or self._stopping is not None or (self._died is not None and not explicit):
             return
-        self._ready = line
+        self._ready, self._died = line, None
+        self._since = self._tracebacks.count
         self._candidates.clear()
 
     def _asked_to_stop(self, line: Line) -> None:

@@ -53,7 +53,8 @@ class Candidate:
 
     @property
     def by_worker(self) -> bool:
-        return self.key[3] is not None or (self.line.process or "").startswith(_WORKERS)
+        process = self.key[1]
+        return self.key[3] is not None if process is None else process.startswith(_WORKERS)
 
 
 def first_cause(

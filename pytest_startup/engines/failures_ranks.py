@@ -184,6 +184,7 @@ CONSEQUENCES: tuple[FailureClass, ...] = (
             "MQEngineDeadError",
             "Engine loop (?:is not running|has died)",
             "^RuntimeError: cancelled$",
+            r"^RuntimeError: Executor failed\.",
             "ContextTerminated",
             r"Initialization failed\. Please see the error messages above",
             "cannot schedule new futures after",

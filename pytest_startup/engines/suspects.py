@@ -21,7 +21,7 @@ _COMPILERS = ("/_inductor/", "/_dynamo/", "/compilation/")
 _ENGINE_FILES = ("vllm", "sglang", "torch", "/ray/", "uvicorn", "transformers", "huggingface_hub", "multiprocessing")
 _LOST = ("killed", "crashed", "process-died")
 #: Warnings of torch and other native code: ``W0607 11:56:57.513000 1 torch/x.py:3] …``.
-_GLOG_WARNING = re.compile(r"^(?:\[rank\d+\]:)?[WI]\d{4} \d\d:")
+_GLOG_WARNING = re.compile(r"^(?:\[rank\d+\]:)?\[?[WI]\d{3,4} \d\d:")
 
 
 def of_chain(chain: Chain, heads: Sequence[Line], phase_of: PhaseOf, ready: bool) -> Candidate | None:
@@ -58,6 +58,8 @@ def of_chain(chain: Chain, heads: Sequence[Line], phase_of: PhaseOf, ready: bool
 def of_line(line: Line, at: int, phase_of: PhaseOf, ready: bool) -> Candidate | None:
     """What a line outside of tracebacks may be the cause of: an error in itself, or an exception without traceback."""
     if line.level in ("INFO", "DEBUG") and line.source is not None:
+        return None
+    if _GLOG_WARNING.match(line.text):
         return None
     row = TABLE.of_line(line.text)
     text = line.text
