@@ -325,6 +325,7 @@ class StartTracker:
             summary=said,
             cause=evidence(line, self._where) if line else None,
             rank=line.rank if line else None,
+            node=line.node if line else None,
             helps=helps,
             no_help=no_help,
             last_lines=tuple(self._shown(last) for last in self._last),
