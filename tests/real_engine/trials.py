@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""Trials of the gate on the real engine: each fault must turn exactly the right checks red, and the message say why.
+
+usage: trials.py [--engine DIR] [--out DIR] [CASE …]
+
+Without CASE all cases run, one after the other (about 40 starts of a real vLLM for CPU; 30 to 60 s each on two cores).
+The engine is the one of ``examples/cpu-vllm/make_engine.py``. Prints a table: case, expected red, seen red, seconds,
+the first line of the message; exit code 1 if a case was not as expected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import xml.etree.ElementTree as ElementTree
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """``red``: items that must fail (``restart-2::kv``); all others must be green or errors behind a failed start.
+
+    ``says``: parts of the output that must stand in it. ``kill``: (log pattern, process) killed by SIGKILL when seen.
+    """
+
+    name: str
+    red: frozenset[str]
+    says: tuple[str, ...] = ()
+    restarts: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    model: str = "facts"
+    damage: tuple[tuple[str, str], ...] = ()
+    proxy: str | None = None
+    kill: tuple[str, str] | None = None
+    occupied: bool = False
+    env: tuple[tuple[str, str], ...] = ()
+    tp: int = 1
+
+
+def change(*args: str) -> str:
+    return "{kind: process, change: {args: " + json.dumps(list(args)) + "}}"
+
+
+WARM = "{kind: process}"
+CASES = (
+    Case("three warm restarts", frozenset(), restarts=(WARM, WARM, WARM), says=("ACCEPTED",)),
+    Case(
+        "eager",
+        frozenset({"restart-1::artifacts"}),
+        restarts=(change("--enforce-eager"),),
+        says=("did not load its compiled artifact",),
+    ),
+    Case("smaller kv", frozenset({"restart-1::kv"}), restarts=(change("--kv-cache-memory-bytes", "134217728"),)),
+    Case(
+        "attention backend forced",
+        frozenset({"restart-1::backend"}),
+        restarts=(change("--attention-backend", "FLASHINFER"),),
+    ),
+    Case(
+        "artifact deleted",
+        frozenset({"restart-1::artifacts"}),
+        restarts=(WARM,),
+        damage=(("restart-1", "delete"),),
+        says=("written during a warm start",),
+    ),
+    Case("artifact emptied", frozenset({"restart-1::artifacts"}), restarts=(WARM,), damage=(("restart-1", "empty"),)),
+    Case("artifact edited", frozenset({"restart-1::artifacts"}), restarts=(WARM,), damage=(("restart-1", "edit"),)),
+    Case(
+        "killed at weights",
+        frozenset({"reference::ready"}),
+        kill=("Starting to load model", "VLLM::Worker"),
+    ),
+    Case(
+        "killed at warm-up",
+        frozenset({"reference::ready"}),
+        kill=("Warming up model", "VLLM::EngineCore"),
+    ),
+    Case("killed after ready", frozenset({"reference::ready"}), kill=("Application startup complete", "vllm serve")),
+    Case("second server on the port", frozenset(), occupied=True, says=("is already taken by",)),
+    Case("wrong model path", frozenset({"reference::ready"}), model="missing", says=("start failed",)),
+    Case(
+        "length over capacity",
+        frozenset({"reference::ready"}),
+        args=("--kv-cache-memory-bytes", "1048576", "--max-model-len", "2048"),
+        says=("start failed",),
+    ),
+    Case(
+        "worker killed under TP 2",
+        frozenset({"reference::ready"}),
+        kill=("Application startup complete", "VLLM::Worker_TP1"),
+        tp=2,
+    ),
+    Case("proxy: empty", frozenset({"reference::ready"}), proxy="empty"),
+    Case("proxy: truncated", frozenset({"reference::ready"}), proxy="truncated"),
+    Case("proxy: slow", frozenset({"reference::ready"}), proxy="slow"),
+    Case("proxy: garbage", frozenset({"reference::ready"}), proxy="garbage"),
+)
+
+PROFILE = """\
+schema: 1
+name: trial
+engine:
+  kind: vllm
+  version: 0.31.0
+  model: {model}
+  served_name: facts
+  args: {args}
+  env: {env}
+launch:
+  process: {{command: {command}}}
+  port: {port}
+caches:
+  compile-cache: {{path: {cache}/torch_compile_cache, kind: compile}}
+deadlines: {{ready: 6m, stop: 10s, request: 20s}}
+restarts: [{restarts}]
+expect:
+  kv: {{tokens: baseline}}
+  completion: {{prompt: "The capital of France is", contains: Paris}}
+  throughput: {{concurrency: [8], output_tokens: 64, repeats: 7, tolerance: 80%}}
+  quality: {{prompts: [{{prompt: "The capital of Norway is", contains: Oslo}}]}}
+waive:
+  - {{check: graphs, reason: "the CPU platform has no CUDA graphs"}}
+  - {{check: autotune, reason: "FlashInfer's autotuner runs on CUDA only"}}
+  - {{check: throughput, reason: "a trial on a shared machine"}}
+{waive}"""
+
+
+class Trial:
+    """One case: its folder, its profile, the run of the gate, and what came of it."""
+
+    def __init__(self, case: Case, engine: pathlib.Path, cache: pathlib.Path, out: pathlib.Path) -> None:
+        self.case, self.engine, self.cache = case, engine, cache
+        self.folder = out / case.name.replace(" ", "-").replace(":", "")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.killed: float | None = None
+
+    def profile(self, port: int) -> pathlib.Path:
+        case = self.case
+        plan = {
+            "damage": dict(case.damage),
+            "cache": str(self.cache),
+            "proxy": case.proxy,
+            "count": str(self.folder / "count"),
+        }
+        (self.folder / "count").unlink(missing_ok=True)
+        (self.folder / "plan.json").write_text(json.dumps(plan))
+        command = [sys.executable, str(HERE / "wrapper.py"), str(self.folder / "plan.json")]
+        args = ["--served-model-name", "facts", "--max-model-len", "1024", "--kv-cache-memory-bytes", "268435456"]
+        if case.tp > 1:
+            args += ["--tensor-parallel-size", str(case.tp)]
+        env = {"CPU_VLLM_COMPILE": "1", "VLLM_CACHE_ROOT": str(self.cache), "HF_HUB_OFFLINE": "1"}
+        if case.tp > 1:
+            env["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
+        seen = "restart-1::backend" in case.red
+        text = PROFILE.format(
+            model=self.engine / "models" / case.model,
+            args=json.dumps([*args, *case.args]),
+            env=json.dumps({**env, **dict(case.env)}),
+            command=json.dumps([*command, str(self.engine / "venv/bin/vllm"), "serve"]),
+            port=port or "auto",
+            cache=self.cache,
+            restarts=", ".join(case.restarts),
+            waive="" if seen else '  - {check: backend, reason: "this build never logs its default backend"}\n',
+        )
+        path = self.folder / "trial.yaml"
+        path.write_text(text)
+        return path
+
+    def run(self) -> tuple[set[str], str, float]:
+        """Run the gate; the red items, the whole output, seconds."""
+        began = time.monotonic()
+        with socket.socket() as other:
+            port = 0
+            if self.case.occupied:
+                other.bind(("127.0.0.1", 0))
+                other.listen()
+                port = other.getsockname()[1]
+            argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={self.folder / 'junit.xml'}"]
+            argv += ["--startup-profile", str(self.profile(port)), "--startup-artifacts", str(self.folder / "runs")]
+            gate = subprocess.Popen(
+                [*argv, str(self.folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.folder
+            )
+            done = threading.Event()
+            killer = threading.Thread(target=self.kill, args=(done,))
+            killer.start()
+            output = gate.communicate(timeout=1800)[0]
+            done.set()
+            killer.join()
+        (self.folder / "output.txt").write_text(output)
+        cases = ElementTree.parse(self.folder / "junit.xml").getroot().iter("testcase")  # noqa: S314 - our own file
+        red = {f"{c.get('name')}" for c in cases if c.find("failure") is not None}
+        return red, output, time.monotonic() - began
+
+    def kill(self, done: threading.Event) -> None:
+        """Kill the named process of this trial's engine as soon as the pattern stands in its log."""
+        if self.case.kill is None:
+            return
+        pattern, name = self.case.kill
+        known = set(self.folder.glob("runs/trial/*"))
+        while not done.wait(0.05):
+            logs = [p for run in set(self.folder.glob("runs/trial/*")) - known for p in run.glob("*/head/engine.log")]
+            if logs and pattern in max(logs).read_text(errors="replace"):
+                victims = [p for p in session_of(self.folder / "plan.json") if name in command(p)]
+                for pid in victims[:1]:
+                    self.killed = time.monotonic()
+                    os.kill(pid, signal.SIGKILL)
+                if victims:
+                    return
+
+
+def command(pid: int) -> str:
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def session_of(plan: pathlib.Path) -> list[int]:
+    """The processes of the session whose leader was started with this plan (the wrapper's exec keeps the pid)."""
+    pids = [int(p.name) for p in pathlib.Path("/proc").iterdir() if p.name.isdigit()]
+    leaders = set()
+    for pid in pids:
+        try:
+            marked = str(plan.parent).encode() in pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+            if marked or str(plan) in command(pid):
+                leaders.add(os.getsid(pid))
+        except OSError:
+            continue
+    out = []
+    for pid in pids:
+        try:
+            if os.getsid(pid) in leaders and os.getsid(pid) != os.getsid(0):
+                out.append(pid)
+        except OSError:
+            continue
+    return sorted(out)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--engine", type=pathlib.Path, default=ROOT / ".engine")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir()) / "startup-trials")
+    parser.add_argument("case", nargs="*", help=", ".join(c.name for c in CASES))
+    options = parser.parse_args()
+    unknown = set(options.case) - {c.name for c in CASES}
+    if unknown:
+        parser.error(f"unknown case {unknown.pop()!r}")
+    wrong = 0
+    for case in CASES:
+        if options.case and case.name not in options.case:
+            continue
+        cache = options.out / ("cache-tp2" if case.tp > 1 else "cache")
+        trial = Trial(case, options.engine, cache, options.out)
+        red, output, seconds = trial.run()
+        names = {".".join(r.split(".")[-1:]) for r in red}
+        fine = names == set(case.red) and all(text in output for text in case.says)
+        wrong += not fine
+        first = next((line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))), "")
+        print(f"{'as expected' if fine else 'UNEXPECTED':<12} {case.name:<28} {seconds:6.0f} s", flush=True)
+        print(f"    expected red {sorted(case.red) or 'nothing'}; seen {sorted(names) or 'nothing'}")
+        print(f"    {first[:160]}", flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
