@@ -10,6 +10,7 @@ from helpers_logs import COLD, FAILED, traffic
 from pytest_startup.engines.framing import plain
 from pytest_startup.engines.reader import Reader, read
 from pytest_startup.engines.registry import tables
+from pytest_startup.engines.rules import number
 from pytest_startup.record import JSON
 
 _SGLANG = """\
@@ -104,8 +105,9 @@ def _holds(text: str, value: JSON) -> bool:
     if isinstance(value, bool) or value is None:
         return True
     if isinstance(value, (int, float)):
-        found = re.findall(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", text.replace(",", ""))
-        return any(float(n) == abs(value) for n in found)
+        flat = text.replace(",", "")
+        found = re.findall(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", flat)
+        return str(value) in flat or any(number(n) == abs(value) for n in found)
     flat = " ".join(text.split())
     words = " ".join(value.replace("***", "\0").split()).split("\0")
     return all(part.strip() in flat for part in words)

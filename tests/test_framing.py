@@ -102,6 +102,7 @@ def test_sglang_records(text, rank):
         "INFO:     [Autotuner]: x",
         "INFO 07-29 12:00:00 worker.py:123] [Autotuner]: x",
         "INFO 2026-07-29 12:00:00.123 [worker.py:123] [Autotuner]: x",
+        "INFO 07-29 12:00:00 [worker.py:123](http://worker.py:123/)] [Autotuner]: x",
     ],
 )
 def test_other_headers(text):

@@ -88,6 +88,7 @@ def test_repeats_and_process_are_details():
         ("seven", None),
         ("", None),
         ("1.2.3", None),
+        ("9" * 5000, None),
     ],
 )
 def test_numbers(text, value):

@@ -78,6 +78,17 @@ def facts(text: str, **more: object) -> dict[str, object]:
         ("Using AttentionBackendEnum.FLASH_ATTN backend.", {"backend.attention": "AttentionBackendEnum.FLASH_ATTN"}),
         ("Using Flash Attention backend on V1 engine.", {"backend.attention": "Flash Attention"}),
         ("Using XFormers backend.", {"backend.attention": "XFormers"}),
+        ("Using FlashAttention-2 backend.", {"backend.attention": "FlashAttention-2"}),
+        (
+            "Cannot use FlashAttention-2 backend for Volta and Turing GPUs.",
+            {"backend.fallback": "Cannot use FlashAttention-2 backend for Volta and Turing GPUs."},
+        ),
+        (
+            "model weights take 7.17GiB; non_torch_memory takes 0.01GiB; PyTorch activation peak memory takes 1.83GiB; "
+            "the rest of the memory reserved for KV Cache is 26.59GiB.",
+            {"kv.available": 26.59},
+        ),
+        ("# cuda blocks: 27104, # CPU blocks: 2048", {"kv.blocks": 27104}),
         ("Using FlashAttention version 3", {"backend.attention_version": "3"}),
         ("Using HND KV cache layout for CPU_ATTN backend.", {}),
         ("Using FlashInfer for top-p & top-k sampling.", {}),
@@ -136,6 +147,7 @@ def test_what_a_line_states(text, expected):
             "0.1.dev16581+gdda4668b5.d20260528",
         ),
         ("Initializing an LLM engine (v0.6.3) with config: model='m'", "0.6.3"),
+        ("Initializing a V0 LLM engine (v0.8.5.post1) with config: model='m'", "0.8.5.post1"),
         (
             "Dumping input data for V1 LLM engine (v0.9.1.dev18+g0c15c2e48) with config: model='m'",
             "0.9.1.dev18+g0c15c2e48",

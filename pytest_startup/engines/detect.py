@@ -17,6 +17,7 @@ SIGNS: tuple[tuple[str, str], ...] = (
     ("vLLM API server version", "vllm"),
     ("vLLM server version", "vllm"),
     ("V1 LLM engine (v", "vllm"),
+    ("V0 LLM engine (v", "vllm"),
     ("Initializing an LLM engine (v", "vllm"),
     ("(EngineCore", "vllm"),
     ("(APIServer pid=", "vllm"),
@@ -33,7 +34,7 @@ _LAUNCH = re.compile(
     r"(?P<banner>vLLM (?:OpenAI )?(?:API|api) server version |vLLM server version |vLLM Version |SGLang Version "
     r"|[█▀▄]\s+version \d+\.\d)"
     r"|(?P<args>non-default args: |(?:^|\s)args: Namespace\(|server_args=(?:ServerArgs\(|\{)|Unsupported argument: )"
-    r"|(?P<core>Initializing an? (?:V1 )?LLM engine (?:\(v|with config))"
+    r"|(?P<core>Initializing an? (?:V[01] )?LLM engine (?:\(v|with config))"
 )
 LAUNCH_ANCHORS = (
     "server version ",

@@ -46,7 +46,8 @@ _REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\].*$", re.DOTALL)
 _RECORD = re.compile(
     r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL|TRACE|FATAL)\s+"
     r"(?P<time>(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? "
-    r"(?:\[(?P<source>[^\]\s]{1,200}:\d+)\]|(?P<old>[\w./\-]{1,200}:\d+)\]) ?"
+    # Notebooks make a link of the file's name: [cuda.py:227](http://cuda.py:227/)]
+    r"(?:\[(?P<source>[^\]\s]{1,200}:\d+)\](?:\(http[^)\s]*\)\]?)?|(?P<old>[\w./\-]{1,200}:\d+)\]) ?"
 )
 _SGLANG = re.compile(
     r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)(?P<ranks>(?: [A-Z][A-Z_]*\d+)*)\] ?"

@@ -40,7 +40,7 @@ OPENERS: tuple[Opener, ...] = (
         "Initializing a",
         "Initializing a V1 LLM engine (v0.31.0) with config: model='m'",
         "Initializing a random tensor",
-        pattern=r"Initializing an? (?:V1 )?LLM engine",
+        pattern=r"Initializing an? (?:V[01] )?LLM engine",
         scope="engine",
         versions="0.6 on; V0: 'an LLM engine'",
     ),

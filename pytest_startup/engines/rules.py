@@ -14,6 +14,8 @@ from pytest_startup.record import JSON, Evidence, Fact
 KINDS = ("text", "number", "integer", "list", "members")
 
 TEXT_LIMIT = 400
+#: Longer numbers are damage, and Python refuses to read very long ones.
+_DIGITS = 30
 _SECRET = re.compile(
     r"(?i)((?:api[_-]?key|token|password|secret|authorization)['\"]?\s*[=:]\s*(?:\[?['\"]|bearer )?)"
     r"(?!None\b)[\w.\-/+]{8,}"
@@ -68,8 +70,8 @@ class _Compiled:
 
 
 def number(text: str) -> int | float | None:
-    """``1,234`` → 1234, ``3.50`` → 3.5, None where the text is no number."""
-    if not _NUMBER.fullmatch(text):
+    """``1,234`` → 1234, ``3.50`` → 3.5, None where the text is no number (or one that no engine can mean)."""
+    if len(text) > _DIGITS or not _NUMBER.fullmatch(text):
         return None
     plain = text.replace(",", "")
     return float(plain) if any(c in plain for c in ".eE") else int(plain)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_startup.engines.rules import Rule
 
 _NAMES = (
-    r"Flash ?Attention|FlashAttention MLA|FlashAttn|FlashInfer MLA|FlashInfer|[Xx]Formers|Torch SDPA|ROCm ?FlashAttention|ROCmFlashAttention"
+    r"Flash ?Attention(?:-\d)?|FlashAttention MLA|FlashAttn|FlashInfer MLA|FlashInfer|[Xx]Formers|Torch SDPA|ROCm ?FlashAttention|ROCmFlashAttention"
     r"|Pallas V1|Pallas|HPUAttention|HPU Attention|Triton MLA|AITER MLA|AITER Triton MLA|FlashMLA|CutlassMLA|Cutlass MLA"
     r"|Triton Attention|TritonAttention|FlexAttention|Flex Attention|Tree Attention|Differential Flash Attention"
     r"|DualChunkFlashAttention|DualChunk Flash Attention|IPEX attention|Ascend|Neuron Attention|[A-Z][A-Z0-9]*_(?:ATTN|MLA)[A-Z0-9_]*"
@@ -66,7 +66,7 @@ ATTENTION = (
     Rule(
         "backend.attention",
         " backend",
-        r"^Using (?P<value>" + _NAMES + r")(?: attention)? backend\.?(?:$| for unified| on \w+\.| in)",
+        r"(?:^|[\]):>] )Using (?P<value>" + _NAMES + r")(?: attention)? backend\.?(?:$| for unified| on \w+\.| in)",
         "Using XFormers backend.",
         "Using Marlin backend",
         by="W R",
@@ -179,7 +179,7 @@ FALLBACK = (
     Rule(
         "backend.fallback",
         "Cannot use ",
-        r"Cannot use (?!cuda|the )[\w.]+ (?:backend|version|kernels?|FA).*|Cannot use FA version.*",
+        r"Cannot use (?!cuda|the )[\w.\-]+ (?:backend|version|kernels?|FA).*|Cannot use FA version.*",
         "Cannot use AttentionBackendEnum.FLASHINFER backend on CPU.",
         "Cannot use the --host option",
         by="W",

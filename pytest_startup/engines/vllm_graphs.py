@@ -74,7 +74,7 @@ GRAPHS = (
     Rule(
         "graphs.mode",
         "LLM engine (v",
-        r"Initializing an? (?:V1 )?LLM engine .*?['\"]cudagraph_mode['\"]: (?:<CUDAGraphMode\.(?P<value>\w+)|['\"]?(?P<_other>\w+))",
+        r"Initializing an? (?:V[01] )?LLM engine .*?['\"]cudagraph_mode['\"]: (?:<CUDAGraphMode\.(?P<value>\w+)|['\"]?(?P<_other>\w+))",
         "Initializing a V1 LLM engine (v0.20.1) with config: {'cudagraph_mode': <CUDAGraphMode.FULL_AND_PIECEWISE: (2, 1)>}",
         "Initializing a V1 LLM engine (v0.8.4) with config: {'level': 3}",
         by="EC",
@@ -84,7 +84,7 @@ GRAPHS = (
     Rule(
         "graphs.sizes",
         "LLM engine (v",
-        r"Initializing an? (?:V1 )?LLM engine .*?['\"]cudagraph_capture_sizes['\"]: \[(?P<value>[\d, ]+)\]",
+        r"Initializing an? (?:V[01] )?LLM engine .*?['\"]cudagraph_capture_sizes['\"]: \[(?P<value>[\d, ]+)\]",
         "Initializing a V1 LLM engine (v0.20.1) with config: {'cudagraph_capture_sizes': [1, 2, 4, 8]}",
         "Initializing a V1 LLM engine (v0.20.1) with config: {'cudagraph_capture_sizes': []}",
         "list",

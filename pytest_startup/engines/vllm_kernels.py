@@ -54,7 +54,7 @@ MOE = (
     Rule(
         "backend.moe",
         "Using ",
-        r"^(?:\[get_mxfp4_backend_with_lora\] )?Using (?P<value>Marlin|Triton|(?:CK )?MXFP4 MoE|CK MXFP4 MoE|FlashInfer MXFP4 [\w ]+?)"
+        r"(?:^|[\]):>] )Using (?P<value>Marlin|Triton|(?:CK )?MXFP4 MoE|CK MXFP4 MoE|FlashInfer MXFP4 [\w ]+?)"
         r" backend(?: for SM\d+|\.|$)",
         "Using FlashInfer MXFP4 BF16 backend for SM90",
         "Using XFormers backend.",
