@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from pytest_startup.observe.http import Http
@@ -21,7 +22,7 @@ def served_name(profile: Profile) -> str:
 def api_key(profile: Profile) -> str | None:
     """The key that the engine asks for by its own arguments or environment (vLLM and SGLang: ``--api-key``)."""
     args = profile.engine.args
-    for arg, behind in zip(args, (*args[1:], None), strict=True):
+    for arg, behind in zip_longest(args, args[1:]):
         if arg == "--api-key" and behind:
             return behind
         if arg.startswith("--api-key="):
