@@ -158,7 +158,7 @@ class LiveGate:
 
     def _launch(self, profile: Profile) -> Launcher:
         if self._launcher is None:
-            self._launcher = choose_launcher(profile, self._options, self._redactor, self._tell)
+            self._launcher = choose_launcher(profile, self._options, self._tell)
         return self._launcher
 
     def _open(self) -> Tools:

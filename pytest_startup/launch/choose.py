@@ -11,13 +11,12 @@ if TYPE_CHECKING:
     from pytest_startup.launch.base import Launcher
     from pytest_startup.options import Options
     from pytest_startup.profile.model import Profile
-    from pytest_startup.redact import Redactor
 
 #: How long a GPU or port that another run of ours uses is waited for, in seconds.
 LOCK_WAIT = 3600.0
 
 
-def choose_launcher(profile: Profile, options: Options, redactor: Redactor, notice: Callable[[str], None]) -> Launcher:
+def choose_launcher(profile: Profile, options: Options, notice: Callable[[str], None]) -> Launcher:
     """A launcher for ``profile.launch``: process, container, or one that a hook adds. Raises LaunchError."""
     launch = profile.launch
     if launch.custom is not None:
@@ -31,7 +30,7 @@ def choose_launcher(profile: Profile, options: Options, redactor: Redactor, noti
     if launch.container is not None:
         from pytest_startup.launch.container import ContainerLauncher
 
-        return ContainerLauncher(redact=redactor.text, lock_wait=LOCK_WAIT, notice=notice)
+        return ContainerLauncher(gpu_held=gpu_held, gpu_names=gpu_uuids, lock_wait=LOCK_WAIT, notice=notice)
     from pytest_startup.launch.process import ProcessLauncher
 
     return ProcessLauncher(gpu_held=gpu_held, gpu_name=gpu_uuid, lock_wait=LOCK_WAIT, notice=notice)
@@ -59,3 +58,13 @@ def gpu_uuid(name: str) -> str:
     with Nvml([name]) as nvml:
         found = nvml.gpus()
     return found[0].uuid or name if found else name
+
+
+def gpu_uuids(names: Sequence[str]) -> Sequence[str]:
+    """The same for all GPUs of a profile; ``all`` stands for every GPU of this host."""
+    if tuple(names) != ("all",):
+        return [gpu_uuid(name) for name in names]
+    from pytest_startup.observe.gpus import Nvml
+
+    with Nvml() as nvml:
+        return [gpu.uuid or str(gpu.index) for gpu in nvml.gpus()]

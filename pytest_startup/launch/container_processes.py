@@ -1,0 +1,67 @@
+"""The processes of a container as this host sees them: their memory, their end, their entries of /dev/shm."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from pytest_startup.launch.identity import Identity, Process, look, table
+from pytest_startup.launch.watch import Watch
+
+
+class ContainerProcesses(Watch):
+    """As ``Watch``, for processes that are no children of ours but members of a container's control group.
+
+    Finds nothing where the container's processes can't be seen: another pid namespace, another host.
+    """
+
+    def __init__(
+        self, container: str, main: Identity, launched_at: float, shm: frozenset[str], changed: Callable[[], None]
+    ) -> None:
+        super().__init__(main, launched_at, shm, changed)
+        self._container = container
+        self._lists = procs_files(container, main.pid)
+
+    def living(self) -> list[Process]:
+        """All processes of the container that run now."""
+        found = [look(pid) for pid in self._pids()]
+        return [p for p in found if p is not None and p.state not in "ZX"]
+
+    def _pids(self) -> set[int]:
+        for path in self._lists:
+            try:
+                with open(path, encoding="ascii") as file:
+                    return {int(line) for line in file if int(line) > 0}
+            except (OSError, ValueError):
+                continue
+        return members(self._container)
+
+
+def procs_files(container: str, pid: int) -> list[str]:
+    """Where the kernel lists the processes of the container's control group, as far as it can be told."""
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
+            rows = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return []
+    out = []
+    for row in rows:
+        if len(row) == 3 and container in row[2]:
+            folder = row[1].removeprefix("name=").split(",")[0]
+            path = os.path.normpath(f"/sys/fs/cgroup/{folder}/{row[2]}/cgroup.procs")
+            if os.access(path, os.R_OK):
+                out.append(path)
+    return out
+
+
+def members(container: str) -> set[int]:
+    """The same by asking each process for its control group; for a cgroup file system that can't be seen."""
+    out = set()
+    for pid in table():
+        try:
+            with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
+                if container in file.read():
+                    out.add(pid)
+        except OSError:
+            continue
+    return out
