@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 #: Seconds that an engine which has stopped serving gets to end, so that its end is told and not only its silence.
 LAST_BREATH = 2.0
+#: Seconds by which clocks may differ: the kernel gives a process's start time in whole seconds after boot.
+CLOCK_SLACK = 5.0
+_START_TIME = re.compile(r"^process_start_time_seconds ([0-9.e+]+)", re.MULTILINE)
 
 
 @dataclass
@@ -71,16 +75,38 @@ class Observation:
             stages.now("endpoints")
             answers = endpoints.collect(target.http, self._dialect.endpoints, folder, redactor)
             seen.asked += assemble.endpoint_facts(self._dialect, answers, round(target.since_launch(), 3))
-            if expect.throughput is not None and not self._ended():
+            self._not_older(answers.metrics)
+            if expect.throughput is not None and self._serves():
                 self._throughput(target, stages)
-            if expect.quality is not None and not self._ended():
+            if expect.quality is not None and self._serves():
                 stages.now(f"{len(expect.quality.prompts)} quality prompts")
                 seen.completions += quality.answers(target, expect.quality)
-            if not self._ended():
+            if not self._ended() and seen.failure is None:
                 stages.now("health after the workload")
                 self._still_serves(target)
         finally:
             target.http.close()
+
+    def _serves(self) -> bool:
+        """Is there still something to measure? Not when the engine has ended, or has left a request unanswered."""
+        return not self._ended() and self._seen.failure is None and self._seen.completions[-1].status != 0
+
+    def _not_older(self, metrics: str) -> None:
+        """A process of ours may only pass requests on: the server behind it must not be older than this start."""
+        found = _START_TIME.search(metrics)
+        if found is None or self._seen.failure is not None:
+            return
+        launched = time.time() - self._now()
+        age = launched - float(found[1])
+        if age > CLOCK_SLACK:
+            path = self._dialect.endpoints.metrics
+            text = f"process_start_time_seconds of {path} is {age:.0f} s before this launch"
+            seen = Evidence("endpoint", f"GET {path}", text, seconds=self._now())
+            self._seen.failure = Failure(
+                "serving", "not-serving", f"another server answers, one that is older than this start: {text}",
+                cause=seen, node=self._node(), after_seconds=self._now(),
+                helps=("something of the launch command passes requests on to an engine that was up before",),
+            )  # fmt: skip
 
     def _throughput(self, target: Target, stages: Stages) -> None:
         expect = self._profile.expect.throughput

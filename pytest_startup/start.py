@@ -102,6 +102,9 @@ class LiveStart:
             if self.record is not None and alone is not None:
                 self._seen.notes.append(f"after its observation, before it was stopped: {alone.text}")
         self._close_logs()
+        failure = self._seen.failure
+        if failure is not None and failure.kind == "ended" and not failure.last_lines:
+            self._seen.failure = replace(failure, last_lines=self._last())
         record = self._write(left)
         if again is not None:
             raise again
@@ -269,7 +272,12 @@ class LiveStart:
 
 
 def attempts_text(watch: ReadyWatch) -> str:
-    """What the wait for readiness is at, and its last unsuccessful attempts, newest last."""
-    tried = [f"{a.what}: {a.reason}" for a in watch.attempts()[-2:]]
+    """What the wait for readiness is at, and the last attempts that were not successful, newest last.
+
+    That nothing listened before is no news once something answers.
+    """
     pending = watch.pending
-    return "; ".join([*tried, pending] if pending else tried)
+    tried = watch.attempts()[-2:]
+    answered = [a for a in tried if a.what != "connect"]
+    shown = [f"{a.what}: {a.reason}" for a in (answered if answered or pending else tried)]
+    return "; ".join([*shown, pending] if pending else shown)

@@ -26,6 +26,10 @@ _HELPS = (
     "download, a peer rank, a compilation that should have been a cache hit)",
 )
 _NO_HELP = ("a longer deadline, where the last lines stand still",)
+_SERVING_HELPS = (
+    "the API server is up; what it answers is wrong or does not come: read the log's end, ask it by hand",
+)
+_SERVING_NO_HELP = ("a longer deadline: health 200 proves nothing about the engine behind it",)
 
 
 class Source(Protocol):
@@ -156,7 +160,7 @@ class Wait:
             text += f"; {reason}" if reason else ""
         else:
             return None
-        line = progress.line
+        line, serving = progress.line, progress.phase == "serving"
         single = self.running.logs[0].node if len(self.running.logs) == 1 else None
         return Failure(
             phase=progress.phase,
@@ -165,8 +169,8 @@ class Wait:
             rank=progress.rank,
             node=(line.node if line else None) or single,
             after_seconds=round(now, 3),
-            helps=_HELPS,
-            no_help=_NO_HELP,
+            helps=_SERVING_HELPS if serving else _HELPS,
+            no_help=_SERVING_NO_HELP if serving else _NO_HELP,
             last_lines=self.follow.last_lines(),
         )
 

@@ -7,7 +7,7 @@ from helpers_records import FAILED, PASSED, Outcome, answer, fact, profile, reco
 
 from pytest_startup.checks.ready import check
 from pytest_startup.profile.model import Engine, ExpectQuality, Prompt
-from pytest_startup.record import Completion, Evidence, Failure
+from pytest_startup.record import Completion, Evidence, Fact, Failure
 
 LOOPING = "The answer is " + "the answer is " * 40
 
@@ -160,3 +160,20 @@ def test_an_engine_that_died_while_serving_was_ready_once() -> None:
 def test_health_without_a_completion() -> None:
     verdict = check(profile(), None, record(health_seconds=3.0, ready=False), None)
     says(verdict, FAILED, "health answered 200 after 3.0 s, no completion followed")
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "outcome"),
+    [
+        ("VLLM::Worker_TP1", 30.0, FAILED),
+        ("sglang::scheduler_TP0", 30.0, FAILED),
+        ("VLLM::EngineCore", 5.0, PASSED),  # a child that helped it to start
+        ("ptxas", 30.0, PASSED),
+    ],
+)
+def test_a_rank_that_ends_while_the_rest_still_answers(name: str, seconds: float, outcome: Outcome) -> None:
+    seen = Evidence("process", "/proc/7", "pid 7 ended while the engine ran", seconds=seconds)
+    start = record(Fact("process.ended", name, seen), completions=(answer(),), ready_seconds=10.0)
+    verdict = check(profile(), None, start, None)
+    assert verdict.outcome is outcome
+    assert outcome is PASSED or f"{name} ended while the engine served" in [f.summary for f in verdict.findings]

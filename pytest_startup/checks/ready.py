@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from pytest_startup.baseline import Baseline
@@ -12,6 +13,9 @@ from pytest_startup.record import JSON, Completion, Evidence, Failure, StartReco
 
 #: ``first`` is the completion that ended the wait, ``last`` the one behind the workload.
 PURPOSES = ("first", "ready", "ready-chat", "ready-stream", "last")
+#: Processes of an engine that generate, by the names that vLLM (``VLLM::Worker_TP1``, ``VLLM::EngineCore``) and SGLang
+#: (``sglang::scheduler_TP0``) give them; helpers of compilers may come and go.
+_GENERATES = re.compile(r"(?i)vllm::|sglang::")
 #: Reports of "waiting, none running, 0 tokens/s" from which on the engine is stuck and not only slow to begin.
 STALLED = 3
 _NAMES = {
@@ -46,6 +50,7 @@ def check(profile: Profile, _reference: StartRecord | None, start: StartRecord, 
     if start.failure is None:
         _alive_after(judging, start)
         _stalled(judging, start)
+        _lost(judging, start)
     if start.ready_seconds is not None:
         judging.numbers["ready s"] = round(start.ready_seconds, 2)
     return judging.verdict()
@@ -204,4 +209,24 @@ def _stalled(judging: common.Judging, start: StartRecord) -> None:
             [f"{common.who(f)}: {f.evidence.place()}" for f in facts[:4]],
             facts,
             ("the engine core is stuck behind an API server that still answers health with 200: restart it",),
+        )
+
+
+def _lost(judging: common.Judging, start: StartRecord) -> None:
+    """A rank that ended after the engine was ready: the rest may still answer, but it is not what was validated.
+
+    Before that, children of a rank that only helped it to start may bear its name and end.
+    """
+    facts = [
+        f
+        for f in start.named("process.ended")
+        if _GENERATES.search(str(f.value)) and (f.evidence.seconds or 0.0) > (start.ready_seconds or 0.0)
+    ]
+    if facts:
+        judging.failed(
+            f"{facts[0].value} ended while the engine served",
+            "every process of the engine alive until the stop",
+            [f.evidence.text for f in facts],
+            facts,
+            ("its last lines in the log say why; health and even completions may still be answered without it",),
         )

@@ -90,7 +90,7 @@ class ReadyWatch:
         self._seen_closed: float | None = None
         self._hopeless_since: float | None = None
         self._health: float | None = None
-        self._asked_at: float | None = None
+        self._asked: tuple[str, float] | None = None
         self._last: Completion | None = None
         self._result: ReadyResult | None = None
         self._thread = threading.Thread(target=self._run, name="startup-ready", daemon=True)
@@ -115,9 +115,10 @@ class ReadyWatch:
 
     @property
     def pending(self) -> str:
-        """The completion that was asked for and has not been answered yet, if there is one, and for how long."""
-        asked = self._asked_at
-        return "" if asked is None else f"a completion is unanswered for {self._target.since_launch() - asked:.1f} s"
+        """The request that has not been answered for a second or more, if there is one, and for how long."""
+        asked = self._asked
+        waited = 0.0 if asked is None else self._target.since_launch() - asked[1]
+        return "" if asked is None or waited < 1.0 else f"{asked[0]} is unanswered for {waited:.1f} s"
 
     def stop(self) -> ReadyResult:
         """End the wait, also within a request; returns how far it came. Idempotent."""
@@ -151,7 +152,9 @@ class ReadyWatch:
             if not self._http.listening():
                 pause = self._closed("nothing listens")
             else:
+                self._asked = f"GET {self._target.endpoints.health}", self._target.since_launch()
                 answer = self._http.get(self._target.endpoints.health)
+                self._asked = None
                 if answer.kind in ("refused", "closed"):  # a container's port proxy accepts before the engine listens
                     pause = self._closed(answer.reason())
                 elif not answer.ok:
@@ -180,14 +183,15 @@ class ReadyWatch:
             return None, SLOWEST_IDLE
         if self._health is None:
             self._health = since
-        self._asked_at = self._target.since_launch()
+        path = self._target.endpoints.chat if self._prompt.chat else self._target.endpoints.completions
+        self._asked = f"POST {path}", self._target.since_launch()
         completion = ask(self._target, self._prompt, "ready")
-        self._asked_at = None
-        self._last = completion
+        self._asked = None
+        if not self._stopped.is_set():  # what was broken off because we stopped it shows nothing
+            self._last = completion
         problem = why_not_real(completion)
         if problem is None:
             return self._end(True, "", completion, proof), 0.0
-        path = self._target.endpoints.chat if self._prompt.chat else self._target.endpoints.completions
         self._note(f"POST {path}", problem)
         if not _may_mend(completion):
             self._hopeless_since = self._hopeless_since or since

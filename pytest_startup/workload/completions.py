@@ -58,10 +58,12 @@ def ready_completions(target: Target, prompt: Prompt) -> tuple[Completion, ...]:
     """The profile's prompt once whole (``ready``), once streamed (``ready-stream``), and by chat (``ready-chat``).
 
     With ``prompt.chat`` the first two already use the chat endpoint, and there is no third. All are greedy, so that
-    whole and streamed text can be compared.
+    whole and streamed text can be compared. Ends early when one is not answered at all.
     """
-    found = [ask(target, prompt, "ready"), ask(target, prompt, "ready-stream", stream=True)]
-    if not prompt.chat:
+    found = [ask(target, prompt, "ready")]
+    if found[-1].status:
+        found.append(ask(target, prompt, "ready-stream", stream=True))
+    if found[-1].status and not prompt.chat:
         chat = Prompt(prompt.prompt, max_tokens=prompt.max_tokens, chat=True)
         found.append(ask(target, chat, "ready-chat"))
     return tuple(found)
