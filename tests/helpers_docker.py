@@ -1,0 +1,201 @@
+"""A container engine of the tests' own: started on first use, with an image made from this host's Python.
+
+Needs root, ``dockerd``, ``docker``, ``ip`` and ``nsenter``. Where these are missing the tests are skipped, in CI they
+fail: there the engine must be there. Tests run inside the engine's network namespace, so that ports of containers are
+those of their own loopback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).with_name("containers")
+TESTS = Path(__file__).parent
+_CLONE_NEWNET = 0x40000000
+_PROGRAMS = ("dockerd", "docker", "ip", "nsenter", "curl")
+
+
+def why_not() -> str | None:
+    """Why there can be no container engine here."""
+    missing = [p for p in _PROGRAMS if shutil.which(p, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None]
+    if missing:
+        return f"a container engine is needed, and {', '.join(missing)} is missing (Debian: apt-get install docker.io)"
+    if os.geteuid() != 0:
+        return "a container engine of its own can only be started by root"
+    return None
+
+
+def need_engine() -> None:
+    reason = why_not()
+    if reason is not None and os.environ.get("CI"):
+        pytest.fail(f"in CI the container engine must be there: {reason}")
+    if reason is not None:
+        pytest.skip(reason)
+
+
+class TestEngine:
+    """One dockerd in a network namespace of its own. ``url`` is its DOCKER_HOST."""
+
+    __test__ = False
+
+    def __init__(self, **options: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="ce", dir="/tmp"))
+        self.url = f"unix://{self.folder}/docker.sock"
+        self._options = options
+        self._image: str | None = None
+
+    def start(self) -> TestEngine:
+        self._script("engine.sh", "start", str(self.folder))
+        return self
+
+    def stop(self) -> None:
+        self._script("engine.sh", "stop", str(self.folder))
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """The daemon, at once; its containers run on."""
+        pid = self.pid
+        os.kill(pid, signal.SIGKILL)
+        wait_gone(pid)
+
+    @property
+    def pid(self) -> int:
+        return int((self.folder / "docker.pid").read_text())
+
+    @property
+    def image(self) -> str:
+        """Id of an image with this Python and a shell; made on first use, kept as an archive for the next engine."""
+        if self._image is None:
+            python = Path(sys.executable).resolve()
+            mark = hashlib.sha256(f"{python} {(SCRIPTS / 'make-image.sh').read_text()}".encode()).hexdigest()[:12]
+            archive = Path(tempfile.gettempdir()) / f"startup-tests-{os.getuid()}-{mark}.tar"
+            name = f"startup-tests:{mark}"
+            if archive.exists() and archive.stat().st_uid == os.getuid():
+                self.docker("load", "-i", str(archive))
+                self._image = self.docker("image", "inspect", "-f", "{{.Id}}", name)
+            else:
+                self._image = self._script("make-image.sh", str(python), name)
+                draft = archive.with_suffix(f".{os.getpid()}")
+                self.docker("save", "-o", str(draft), name)
+                draft.replace(archive)
+        return self._image
+
+    def docker(self, *words: str, check: bool = True) -> str:
+        """The docker command against this engine."""
+        done = subprocess.run(["docker", "-H", self.url, *words], capture_output=True, text=True, check=False)
+        assert not check or done.returncode == 0, f"docker {' '.join(words)}: {done.stderr}"
+        return done.stdout.strip()
+
+    def inspect(self, name: str) -> dict[str, Any]:
+        return json.loads(self.docker("inspect", name))[0]
+
+    def labelled(self) -> list[str]:
+        """Ids of all containers that carry our label."""
+        return self.docker("ps", "-aq", "--no-trunc", "--filter", "label=org.pytest-startup.run").split()
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """This thread, and all that it starts, in the engine's network namespace."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        with open("/proc/self/ns/net") as outside, open(f"/run/netns/{self.folder.name}") as own:
+            assert libc.setns(own.fileno(), _CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+            try:
+                yield
+            finally:
+                assert libc.setns(outside.fileno(), _CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+
+    def _script(self, name: str, *words: str) -> str:
+        env = {**os.environ, **self._options, "DOCKER_HOST": self.url}
+        env["PATH"] = f"{env.get('PATH', '')}:/usr/sbin:/sbin"
+        done = subprocess.run(
+            [str(SCRIPTS / name), *words],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{name} {' '.join(words)}: {done.stderr[-2000:]}"
+        return done.stdout.strip()
+
+
+def wait_gone(pid: int, limit: float = 20.0) -> None:
+    from helpers_launch import gone, until
+
+    until(lambda: gone(pid), f"pid {pid} gone", limit)
+
+
+def fake_volumes() -> dict[str, str]:
+    """What the stand-in engine needs in a container."""
+    return {str(TESTS): f"{TESTS}:ro"}
+
+
+def fake_env(how: Mapping[str, Any] | None = None) -> dict[str, str]:
+    return {"FAKE_ENGINE": json.dumps(how)} if how else {}
+
+
+def container_profile(engine: TestEngine, folder: Path, **changes: Any) -> Any:
+    """A profile of the stand-in engine in a container. ``changes``: members of the container, ``env``, ``launch``
+    (members of the launch), ``deadlines``, ``restarts``, ``caches``, ``secrets``."""
+    from pytest_startup.profile.model import ContainerLaunch, Deadlines, Engine, Launch, Profile
+
+    env = {**changes.pop("env", {})}
+    launch = changes.pop("launch", {})
+    rest = {k: changes.pop(k) for k in ("restarts", "caches", "secrets") if k in changes}
+    deadlines = changes.pop("deadlines", Deadlines(stop=5.0, release=10.0))
+    members: dict[str, Any] = {
+        "image": engine.image,
+        "command": ("python3", str(TESTS / "fake_engine.py"), "serve"),
+        "volumes": {**fake_volumes(), **changes.pop("volumes", {})},
+        "network": "host",
+        "docker_host": engine.url,
+        **changes,
+    }
+    return Profile(
+        path=folder / "fake.yaml",
+        name="fake",
+        engine=Engine("vllm", "models/dense", env=env),
+        launch=Launch(container=ContainerLaunch(**members), **launch),
+        deadlines=deadlines,
+        origin={"launch.container.image": 7, "launch.port": 9, "launch.container.name": 8, "launch.container.gpus": 11},
+        **rest,
+    )
+
+
+def container_plan(profile: Any, how: Mapping[str, Any] | None = None, **changes: Any) -> Any:
+    """A plan of one start; ``port`` is chosen when it is not given."""
+    from pytest_startup.launch import ports
+    from pytest_startup.launch.base import StartPlan
+    from pytest_startup.launch.container_options import INNER_PORT, published
+
+    container = profile.launch.container
+    name = changes.pop("name", "reference")
+    run_id = changes.pop("run_id", f"test{os.getpid()}")
+    port = changes.pop("port", None)
+    if port is None and published(container):
+        port = profile.launch.port or INNER_PORT
+    if port is None:
+        port, lock = ports.free_port("127.0.0.1", run_id)
+        lock.release()
+    host = "0.0.0.0" if published(container) else "127.0.0.1"
+    words = container.exec_command if container.exec_command is not None else container.command
+    argv = changes.pop("argv", (*words, "models/dense", "--host", host, "--port", str(port)))
+    env = {**fake_env(how), **changes.pop("env", {})}
+    fresh = changes.pop("fresh", True)
+    folder = profile.path.parent / "starts" / name
+    kind = "fresh-container" if fresh else "same-container"
+    return StartPlan(profile, name, kind, folder, run_id, port, tuple(argv), env, fresh)
