@@ -184,7 +184,9 @@ class LiveGate:
                 self._finish_current()
                 time.sleep(self.profile.settle)
             notes = planning.prepare(self.profile, step, self._tell)
-            with planning.port_of(self.profile, self._run_id) as port:
+            again = step is not None and step.kind == "same-container"
+            before = self._current.plan.port if again and self._current is not None else None
+            with planning.port_of(self.profile, self._run_id, before) as port:
                 plan = StartPlan(
                     profile=tools.profile,
                     name=name,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_startup.launch import locks
 from pytest_startup.launch.base import LaunchError
+from pytest_startup.launch.container_options import INNER_PORT, published
 from pytest_startup.launch.pagecache import drop_page_cache
 from pytest_startup.launch.ports import free_port
 from pytest_startup.launch.wiping import wipe
@@ -55,8 +56,18 @@ def prepare(profile: Profile, step: Restart | None, tell: Callable[[str], None])
 
 
 @contextmanager
-def port_of(profile: Profile, run_id: str) -> Iterator[int]:
-    """The profile's port, or a free one that no other run takes until the launcher holds it. Raises LaunchError."""
+def port_of(profile: Profile, run_id: str, before: int | None = None) -> Iterator[int]:
+    """The profile's port, or a free one that no other run takes until the launcher holds it. Raises LaunchError.
+
+    ``before``: the port of a container that is started again, which keeps its arguments. A container with a network
+    of its own has its ports to itself.
+    """
+    if before is not None:
+        yield before
+        return
+    if profile.launch.port is None and _own_network(profile):
+        yield INNER_PORT
+        return
     if profile.launch.port is not None:
         yield profile.launch.port
         return
@@ -72,9 +83,18 @@ def port_of(profile: Profile, run_id: str) -> Iterator[int]:
 
 def command_line(profile: Profile, step: Restart | None, dialect: Dialect, port: int) -> tuple[str, ...]:
     """The whole argv of a start: the launch command, then the engine's own arguments, then those of the change."""
-    command = profile.launch.process.command if profile.launch.process else ()
+    command: tuple[str, ...] = profile.launch.process.command if profile.launch.process else ()
+    container = profile.launch.container
+    if container is not None:
+        command = container.command if container.exec_command is None else container.exec_command
     args = [*profile.engine.args, *(step.change.args if step else ())]
-    return (*command, *dialect.serve_args(profile.engine.model, profile.launch.host, port, args))
+    # Behind a published port the engine must listen on the container's own address, not on its loopback.
+    host = "0.0.0.0" if _own_network(profile) else profile.launch.host  # noqa: S104 - inside the container only
+    return (*command, *dialect.serve_args(profile.engine.model, host, port, args))
+
+
+def _own_network(profile: Profile) -> bool:
+    return profile.launch.container is not None and published(profile.launch.container)
 
 
 def first_kind(profile: Profile) -> str:
