@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_startup.launch import registry, stopping
+from pytest_startup.launch import container_clean, registry, stopping
 from pytest_startup.launch.identity import Identity, Process, command_line, ours
 from pytest_startup.launch.memory import SHM
 from pytest_startup.launch.registry import Entry
@@ -62,7 +62,10 @@ def _remove_processes(entry: Entry) -> Sequence[Leftover]:
 
 
 #: How entries of each kind are looked at and removed; entries of a kind that is not here are left alone.
-KINDS: dict[str, tuple[Look, Remove]] = {"process": (_look_at_processes, _remove_processes)}
+KINDS: dict[str, tuple[Look, Remove]] = {
+    "process": (_look_at_processes, _remove_processes),
+    "container": (container_clean.look, container_clean.remove),
+}
 
 
 def find(folder: Path) -> list[Remains]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_startup.launch import container_facts, container_labels, docker_address, locks, registry
+from pytest_startup.launch import container_clean, container_facts, container_labels, docker_address, locks, registry
 from pytest_startup.launch.base import LaunchError, StartPlan
 from pytest_startup.launch.container_checks import Checks, explain_refusal
 from pytest_startup.launch.container_exec import Exec
@@ -149,7 +149,7 @@ class ContainerLauncher:
             folder=str(plan.folder),
             command=" ".join(redactor.argv(plan.argv)),
             started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            labels={"daemon": daemon.address.url, "name": name, "image": container.image},
+            labels={**container_clean.place(daemon.address), "name": name, "image": container.image},
             boot=registry.boot_id(),
             namespace=registry.pid_namespace(),
         )

@@ -85,7 +85,7 @@ class ContainerRunning:
         boot = launched.boot
         self._processes: ContainerProcesses | None = None
         if boot.main is not None:
-            self._processes = ContainerProcesses(boot.container, boot.main, launched.at, shm_names(), lambda: None)
+            self._processes = ContainerProcesses(boot.container, boot.main, launched.at, shm_names(), self._record)
             self._processes.start()
         self._watcher = Watcher(
             daemon, boot, node, launched.at, self._daemon_returned, None if engine is None else engine.exit_code
@@ -93,6 +93,12 @@ class ContainerRunning:
         self._pump = self._log_pump(folder, redactor)
         self._pump.start()
         self._watcher.start()
+
+    def _record(self) -> None:
+        """Write what the container has taken of the host's shared memory where the next run finds it."""
+        shm = tuple(sorted(self._processes.shm)) if self._processes is not None else ()
+        with contextlib.suppress(OSError, registry.UnsafeFolder):
+            registry.write(registry.state_folder(), replace(self._launched.entry, shm=shm, kept=self.kept))
 
     def _log_pump(self, folder: Path, redactor: Redactor) -> LogSource:
         """Where the engine's log is: a file inside, the output of what exec started, or the container's own."""
@@ -192,7 +198,7 @@ class ContainerRunning:
         """Leave the engine up after us (``--startup-keep``). False if it has ended."""
         self.kept = self.exited() is None
         if self.kept:
-            registry.write(registry.state_folder(), replace(self._launched.entry, kept=True))
+            self._record()
             self._watcher.stop()
             self._finish_log(0.5)
         return self.kept
