@@ -35,6 +35,8 @@ version        what /version says (default 0.31.0).
 kv_tokens      what /metrics says (default 262144), or a list: one per engine.
 hits           prefix cache hits per query (default 0).
 metrics        status code of GET /metrics, or a file to serve.
+quiet          true: requests leave no line in the log.
+open_line      text that is printed when it serves, without the end of its line.
 """
 
 from __future__ import annotations
@@ -161,6 +163,7 @@ class Engine:
         self.reached("end")
         self.listen()
         self.serving.set()
+        self.say(self.how.get("open_line", ""))
         self.reached("ready")
 
     def reached(self, place: str) -> None:
@@ -285,6 +288,8 @@ class Answer(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+        if self.engine.how.get("quiet"):
+            return
         client = f"{self.client_address[0]}:{self.client_address[1]}"
         word = {200: "OK", 404: "Not Found", 500: "Internal Server Error", 503: "Service Unavailable"}.get(status, "")
         self.engine.say(f'INFO:     {client} - "{self.command} {self.path} HTTP/1.1" {status} {word}\n')

@@ -22,6 +22,7 @@ from pytest_startup.profile.load import load
 from pytest_startup.profile.model import Profile
 from pytest_startup.record import StartRecord
 from pytest_startup.replay import ReplayGate
+from pytest_startup.schema import FOLDER
 
 PROFILE = """\
 schema: 1
@@ -134,3 +135,21 @@ def replayed(site: Site, folder: Path) -> Run:
     gate = site.replay(folder)
     verdicts = judge_all(gate)
     return Run(verdicts, dict(gate.records()), folder, tuple(gate.notes()))
+
+
+def quick(ready: str = "20s") -> str:
+    """The profile without the throughput workload, and with short limits."""
+    lines = [line for line in PROFILE.splitlines() if "throughput" not in line]
+    text = "\n".join(lines) + "\n"
+    return text.replace("ready: 20s", f"ready: {ready}").replace("request: 5s", "request: 2s")
+
+
+def schema_problems(run: Run) -> list[str]:
+    """What is wrong with the records of a run by the shipped schema."""
+    import jsonschema
+
+    assert run.folder is not None
+    validator = jsonschema.Draft202012Validator(json.loads((FOLDER / "record.schema.json").read_text()))
+    files = sorted(run.folder.glob("*/record.json"))
+    assert [f.parent.name for f in files] == sorted(run.records)
+    return [f"{f}: {e.json_path} {e.message}" for f in files for e in validator.iter_errors(json.loads(f.read_text()))]
