@@ -107,7 +107,8 @@ def _holds(text: str, value: JSON) -> bool:
     if isinstance(value, (int, float)):
         flat = text.replace(",", "")
         found = re.findall(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", flat)
-        return str(value) in flat or any(number(n) == abs(value) for n in found)
+        whole = re.search(rf"(?<![\d.]){re.escape(str(abs(value)))}", flat)
+        return whole is not None or any(number(n) == abs(value) for n in found)
     flat = " ".join(text.split())
     words = " ".join(value.replace("***", "\0").split()).split("\0")
     return all(part.strip() in flat for part in words)

@@ -71,7 +71,8 @@ def test_the_quick_way_and_the_slow_way_state_the_same(front, rate, tail, runnin
         f"throughput: 7.0 tokens/s, Running: {running} reqs, Waiting: {waiting} reqs, GPU KV cache usage: 1.0%, "
         f"Prefix cache hit rate: {rate}%{tail}"
     )
-    traffic = Traffic(text.encode() + b"\n")
+    data = text.encode() + b"\n"
+    traffic = Traffic(data, 0, len(data))
     quick, odd = Skimmer([], []).statistics(traffic, 1, 1, (None, 0, None))
     assert traffic.total == 1
     if odd or traffic.others:

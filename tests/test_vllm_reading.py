@@ -40,6 +40,12 @@ def test_several_starts_in_one_file():
     assert [(f.start, f.evidence.line) for f in facts if f.name == "kv.tokens"] == [(0, 13), (2, 18 + 50 + 6 + 13)]
 
 
+def test_many_starts_in_one_piece_neither_recurse_nor_take_long():
+    _, starts = read_text((COLD + ACCESS) * 60)
+    assert len(starts) == 60
+    assert starts[-1].first_line == 59 * 19 + 1
+
+
 def test_a_banner_again_before_anything_happened_is_the_same_start():
     banner = COLD.splitlines(keepends=True)[0]
     assert len(read_text(banner + COLD)[1]) == 1
@@ -117,8 +123,8 @@ def test_a_failure_in_the_middle_of_traffic_is_found():
     assert starts[0].failure.cause.line == 18 + 500 + 4
 
 
-@given(st.lists(st.integers(1, 3000), max_size=30))
-@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 3000), max_size=12))
+@settings(max_examples=25, deadline=None)
 def test_chunks_do_not_matter(sizes):
     data = (COLD + traffic(100) + FAILED + COLD).encode()
     chunks = []

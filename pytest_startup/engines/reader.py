@@ -18,6 +18,8 @@ from pytest_startup.record import JSON, Evidence, Fact
 
 #: While traffic is skimmed, so many lines behind one that matters are read as well: a traceback is more than its head.
 CONTEXT = 200
+#: Traffic is skimmed in parts of so many bytes.
+PART = 1 << 16
 
 
 @dataclass
@@ -40,8 +42,8 @@ class _Place(NamedTuple):
     def number(self, index: int) -> int:
         return self.first + index * self.step
 
-    def behind(self, index: int) -> _Place:
-        return self._replace(first=self.number(index + 1))
+    def behind(self, count: int) -> _Place:
+        return self._replace(first=self.number(count))
 
 
 class Reader:
@@ -78,10 +80,15 @@ class Reader:
         if not end:
             self._keep(state, data)
             return []
-        block = b"".join([*state.parts, data[:end]]) if state.parts else data[:end]
-        state.parts = [data[end:]] if end < len(data) else []
         facts: list[Fact] = []
-        state.line += self._block(block, _Place(state.line + 1, 1, seconds, node), state, facts)
+        place = _Place(state.line + 1, 1, seconds, node)
+        at = 0
+        if state.parts:
+            at = data.find(b"\n") + 1
+            place = place.behind(self._block(b"".join([*state.parts, data[:at]]), 0, at, place, state, facts))
+        place = place.behind(self._block(data, at, end, place, state, facts))
+        state.line = place.first - 1
+        state.parts = [data[end:]] if end < len(data) else []
         return facts
 
     def lines(self, lines: Sequence[bytes], first: int, step: int = 1, node: str | None = None) -> list[Fact]:
@@ -89,7 +96,8 @@ class Reader:
         numbers fall from ``first``."""
         facts: list[Fact] = []
         state = self._nodes.setdefault(node, _Node())
-        self._block(b"".join(line + b"\n" for line in lines), _Place(first, step, None, node), state, facts)
+        block = b"".join(line + b"\n" for line in lines)
+        self._block(block, 0, len(block), _Place(first, step, None, node), state, facts)
         return facts
 
     def progress(self) -> Progress:
@@ -120,22 +128,30 @@ class Reader:
             whole = b"".join(state.parts)
             state.parts = [whole[: LINE_LIMIT // 2] + b"\r", whole[-LINE_LIMIT // 2 :]]
 
-    def _block(self, block: bytes, place: _Place, state: _Node, facts: list[Fact]) -> int:
-        """Read whole lines, traffic quickly; returns their number."""
-        if self._starts.latest.serving:
-            return self._traffic(block, place, state, facts)
-        lines = block.split(b"\n")
-        lines.pop()
-        for index, raw in enumerate(lines):
-            self._line(raw, place.number(index), place, facts)
-            if self._starts.latest.serving and index + 1 < len(lines):
-                return index + 1 + self._traffic(_behind(lines, index), place.behind(index), state, facts)
-        return len(lines)
+    def _block(self, block: bytes, at: int, stop: int, place: _Place, state: _Node, facts: list[Fact]) -> int:
+        """Read whole lines of the block, from ``at`` up to ``stop``, traffic quickly; returns their number."""
+        total = 0
+        while at < stop:
+            if self._starts.latest.serving:
+                end = block.rfind(b"\n", at, min(stop, at + PART)) + 1 or block.find(b"\n", at) + 1
+                count = self._traffic(block, at, end, place.behind(total), state, facts)
+                total += count
+                if self._starts.latest.serving:
+                    at = end
+                else:
+                    for _ in range(count):
+                        at = block.find(b"\n", at) + 1
+            else:
+                end = block.find(b"\n", at)
+                self._line(block[at:end], place.number(total), place, facts)
+                total += 1
+                at = end + 1
+        return total
 
-    def _traffic(self, block: bytes, place: _Place, state: _Node, facts: list[Fact]) -> int:
-        """Skim serving traffic; where another start begins in it, what follows is read in full."""
+    def _traffic(self, block: bytes, at: int, stop: int, place: _Place, state: _Node, facts: list[Fact]) -> int:
+        """Skim serving traffic up to a line that begins another start; returns the number of lines."""
         start = self._starts.latest
-        traffic = Traffic(block)
+        traffic = Traffic(block, at, stop)
         known = (place.node, start.index, place.seconds)
         found, odd = self._skim.statistics(traffic, place.first, place.step, known)
         others = traffic.others + odd
@@ -147,13 +163,13 @@ class Reader:
                 if self._unknown is not None:
                     self._unknown.lines_of(frame(raw, place.number(index), place.node))
                 continue
-            start.last_line = max(start.last_line, place.number(max(0, index - 1)))
+            if index:
+                start.last_line = max(start.last_line, place.number(index - 1))
             state.context = CONTEXT if hit and self._skim.tells(raw) else max(0, state.context - 1)
             self._line(raw, place.number(index), place, facts)
             if not self._starts.latest.serving:
                 self._bulk([s for s in found if (s[2] - place.number(index)) * place.step < 0], facts)
-                rest = _behind(block.split(b"\n")[:-1], index)
-                return index + 1 + (self._block(rest, place.behind(index), state, facts) if rest else 0)
+                return index + 1
         start.last_line = max(start.last_line, place.number(0), place.number(traffic.total - 1))
         self._bulk(found, facts)
         return traffic.total
@@ -203,11 +219,6 @@ class Reader:
         facts.extend(start.bars.values())
         start.bars.clear()
         self._summaries.append(summary(start))
-
-
-def _behind(lines: Sequence[bytes], index: int) -> bytes:
-    """The lines behind ``index`` as a block."""
-    return b"".join(line + b"\n" for line in lines[index + 1 :])
 
 
 def statistic_fact(found: Statistic, where: str) -> Fact:

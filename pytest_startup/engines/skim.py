@@ -19,7 +19,6 @@ _USUAL_HEAD = re.compile(
 )
 _IDLE = b"Running: 0 reqs"
 _PERCENT = ord("%")
-_PART = 1 << 16
 
 
 #: The short form of a ``Fact`` of a statistics line: name, value, line, text, process, node, start, receive time.
@@ -33,17 +32,13 @@ class Traffic:
     rate: " (without the last character, which is the per-cent sign).
     """
 
-    def __init__(self, block: bytes) -> None:
-        """``block``: whole lines, each with its LF. Access lines answered with 200 are only counted."""
+    def __init__(self, block: bytes, at: int, stop: int) -> None:
+        """Lines of ``block``, each with its LF. Access lines answered with 200 are only counted."""
         self.total = 0
         self.statistics: list[tuple[int, bytes, bytes]] = []
         self.others: list[tuple[int, bytes]] = []
-        at = 0
-        while at < len(block):
-            end = block.rfind(b"\n", at, at + _PART) + 1 or block.find(b"\n", at) + 1
-            if not self._usual(block, at, end):
-                self._any(block[at:end])
-            at = end
+        if not self._usual(block, at, stop):
+            self._any(block[at:stop])
 
     def _usual(self, block: bytes, at: int, stop: int) -> bool:
         """Where all are access or statistics lines, nothing has to be split."""
