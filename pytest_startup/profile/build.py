@@ -46,7 +46,7 @@ class Builder:
             "name": self.text(data["name"]),
             "engine": self.engine(data["engine"]),
             "launch": self.launch(data["launch"], data["engine"]),
-            "caches": tuple(m.CacheFolder(k, self.path(c["path"]), c.get("kind", "other")) for k, c in caches),
+            "caches": tuple(self.cache(k, c) for k, c in caches),
             "host": self.host(data.get("host") or {}),
             "deadlines": self.deadlines(data.get("deadlines") or {}),
             "restarts": self.restarts(data.get("restarts") or []),
@@ -54,6 +54,11 @@ class Builder:
             "waivers": tuple(self.waiver(w) for w in data.get("waive") or ()),
             "settle": duration(data.get("settle", "0s")),
         }
+
+    def cache(self, name: str, data: Mapping[str, Any]) -> m.CacheFolder:
+        inside = self.maybe(data.get("container"))
+        path = self.path(data["path"]) if inside is None else Path(inside)
+        return m.CacheFolder(name, path, data.get("kind", "other"), inside)
 
     def engine(self, data: Mapping[str, Any]) -> m.Engine:
         model = self.text(data["model"])

@@ -103,11 +103,15 @@ class Launch:
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """A cache folder that is watched and may be wiped. ``kind``: compile, autotune, triton, inductor, jit, other."""
+    """A cache folder that is watched and may be wiped. ``kind``: compile, autotune, triton, inductor, jit, other.
+
+    ``container``: its path in the container (``path`` is then the same), wherever that lies on the host.
+    """
 
     name: str
     path: Path
     kind: str
+    container: str | None = None
 
 
 @dataclass(frozen=True)

@@ -206,6 +206,11 @@ def _caches(data: Mapping[str, Any], known: Known) -> Wrong:
     import os
 
     for name, cache in _get(data, "caches").items():
+        given = [key for key in ("path", "container") if isinstance(cache, dict) and key in cache]
+        if len(given) != 1:
+            yield ("caches", name, *given[1:]), "expected exactly one of path (on the host) and container (a path in it)"
+        elif given == ["container"] and "container" not in _get(data, "launch"):
+            yield ("caches", name, "container"), "there is no launch.container; expected path, the folder on the host"
         text = _get(cache, "path", kind=str)
         if not text:
             continue
