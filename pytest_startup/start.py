@@ -116,8 +116,9 @@ class LiveStart:
         stages.now("looking at the caches")
         seen.caches_before = caches.snapshots(profile.caches, earlier)
         stages.now("looking at the host")
-        nvml = gpus.Nvml(profile.launch.gpus or None) if profile.launch.gpus or profile.host.gpu else None
-        seen.facts += host.host_facts()
+        here = not profile.nodes  # nodes look at themselves
+        nvml = gpus.Nvml(profile.launch.gpus or None) if here and (profile.launch.gpus or profile.host.gpu) else None
+        seen.facts += host.host_facts() if here else []
         if nvml is not None:
             seen.facts += gpus.identity_facts(nvml)
         sampler = MemorySampler(nvml, time.monotonic(), pids=self._pids)
@@ -136,7 +137,7 @@ class LiveStart:
                 observation.run(self.plan.folder / "endpoints", self.tools.run.redactor, stages)
             stages.now("looking at memory and caches")
             seen.wall_seconds = self._now()
-            seen.facts += sampler.facts(after=seen.failure is None)
+            seen.facts += sampler.facts(after=seen.failure is None) if here else []
             if seen.failure is None:
                 seen.caches_after = caches.snapshots(profile.caches, seen.caches_before)
                 self._process_facts = self.running.facts()
@@ -158,7 +159,9 @@ class LiveStart:
             launched_at=running.launched_at,
             pids=pids_of(running),
             request_timeout=profile.deadlines.request,
+            allowed=getattr(running, "hosts", ()),
             api_key=api_key(profile),
+            owner=getattr(running, "owner", None),
         )
         with watch:
             wait = Wait(
@@ -196,33 +199,40 @@ class LiveStart:
 
     def _interrupted(self, stopped: BaseException) -> None:
         """Stop the engine and leave a record of how far the start had come."""
+        self._close_logs(anew=True)
         if self._seen.failure is None:
-            phase = "serving" if self._seen.ready_seconds is not None else "launch"
-            if self._follow is not None and self._reading is None and phase == "launch":
-                phase = self._follow.progress().phase
+            summary = self._reading.summary if self._reading else None
+            phase = "serving" if self._seen.ready_seconds is not None else summary.last_phase if summary else None
             ours = isinstance(stopped, Exception)
             what = "the start ended by a defect of pytest-startup" if ours else "the start was interrupted"
             said = "Ctrl-C" if isinstance(stopped, KeyboardInterrupt) else f"{type(stopped).__name__}: {stopped}"
             self._seen.failure = Failure(
-                phase, "defect" if ours else "interrupted", f"{what}: {said}", after_seconds=self._now(),
+                phase or "launch", "defect" if ours else "interrupted", f"{what}: {said}", after_seconds=self._now(),
                 last_lines=self._last(),
             )  # fmt: skip
             self._seen.wall_seconds = self._now()
-        self._close_logs()
         with contextlib.suppress(ArtifactsError):  # what stopped us is told, not that it can't be written down
             self.finish()
 
-    def _close_logs(self) -> None:
-        """Take what the logs say up to now; later lines don't belong to the record."""
+    def _close_logs(self, anew: bool = False) -> None:
+        """Take what the logs say up to now; later lines don't belong to the record.
+
+        ``anew``: read them again, where the reader may have been interrupted in the middle of a line. Several logs are
+        read again as a replay will read them: in one order, whatever was seen first.
+        """
         if self._follow is None or self._reading is not None or self.running is None:
             return
-        self._follow.look()
-        self._reading = self._follow.close()
+        logs = self.running.logs
+        if anew:
+            ends = {log.node: log.path.stat().st_size if log.path.exists() else 0 for log in logs}
+        else:
+            self._follow.look()
+            self._reading = self._follow.close()
+            ends = dict(self._reading.ends)
         for follower in self._followers:
             follower.close()
-        if len(self.running.logs) > 1:  # as a replay will read them: in one order, whatever was seen first
-            patterns = self.tools.profile.expect.log
-            self._reading = read_logs(self.running.logs, self.tools.dialect, patterns, self._reading.ends)
+        if anew or len(logs) > 1:
+            self._reading = read_logs(logs, self.tools.dialect, self.tools.profile.expect.log, ends)
 
     def _pids(self) -> set[int]:
         known = pids_of(self.running) if self.running is not None else None

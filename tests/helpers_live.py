@@ -146,10 +146,14 @@ def quick(ready: str = "20s") -> str:
 
 def schema_problems(run: Run) -> list[str]:
     """What is wrong with the records of a run by the shipped schema."""
+    assert run.folder is not None
+    assert sorted(f.parent.name for f in run.folder.glob("*/record.json")) == sorted(run.records)
+    return schema_problems_of(run.folder)
+
+
+def schema_problems_of(folder: Path) -> list[str]:
     import jsonschema
 
-    assert run.folder is not None
     validator = jsonschema.Draft202012Validator(json.loads((FOLDER / "record.schema.json").read_text()))
-    files = sorted(run.folder.glob("*/record.json"))
-    assert [f.parent.name for f in files] == sorted(run.records)
+    files = sorted(folder.glob("*/record.json"))
     return [f"{f}: {e.json_path} {e.message}" for f in files for e in validator.iter_errors(json.loads(f.read_text()))]

@@ -1,0 +1,161 @@
+"""Ctrl-C, time limits and a defect while a start is made: the engine is stopped, and the record says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers_launch import gone, isolate, until
+from helpers_live import Site, quick, schema_problems_of
+
+TESTS = Path(__file__).parent
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    isolate(tmp_path, monkeypatch)
+    return Site(tmp_path)
+
+
+class Outside:
+    """pytest in a process of its own, as a user runs it."""
+
+    def __init__(self, site: Site, *args: str) -> None:
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_ADDOPTS")}
+        environ["PYTHONPATH"] = os.pathsep.join([str(TESTS.parent), str(TESTS)])
+        environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        command = [sys.executable, "-m", "pytest", "-p", "pytest_startup.plugin", "-p", "no:cacheprovider"]
+        self.site = site
+        self.process = subprocess.Popen(
+            [*command, "--startup-profile", str(site.path), "--startup-artifacts", str(site.artifacts), *args],
+            cwd=site.folder,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self) -> tuple[int, str]:
+        out, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, out
+
+    def logged(self, text: bytes, start: str = "reference") -> None:
+        def there() -> bool:
+            logs = self.site.artifacts.glob(f"*/*/{start}/head/engine.log")
+            return any(text in log.read_bytes() for log in logs)
+
+        until(there, f"{text!r} in the log of {start}", 40.0)
+
+    @property
+    def folder(self) -> Path:
+        (folder,) = self.site.artifacts.glob("*/*")
+        return folder
+
+
+def interrupted(folder: Path, start: str) -> dict[str, Any]:
+    """The failure of an interrupted start; its record and the manifest are whole."""
+    record: dict[str, Any] = json.loads((folder / start / "record.json").read_text())
+    manifest = json.loads((folder / "run.json").read_text())
+    assert schema_problems_of(folder) == []
+    assert record["failure"]["kind"] == "interrupted"
+    assert manifest["failed"] == {start: "interrupted"}
+    assert manifest["interrupted"] == start
+    assert all(one["released"] for one in record["cleanup"])
+    pid = next(f["value"] for f in record["facts"] if f["fact"] == "process.pid")
+    assert gone(pid)
+    failure: dict[str, Any] = record["failure"]
+    return failure
+
+
+def test_ctrl_c_while_it_waits(site: Site) -> None:
+    site.write({"hang": "Starting to load model"}, text=quick())
+    run = Outside(site)
+    run.logged(b"Starting to load model")
+    run.interrupt()
+    code, out = run.end()
+    assert code == 2, out
+    assert "Traceback" not in out
+    assert "KeyboardInterrupt" in out
+    failure = interrupted(run.folder, "reference")
+    assert failure["summary"] == "the start was interrupted: Ctrl-C"
+    assert failure["phase"] == "weights"
+    assert failure["last_lines"]
+
+
+def test_ctrl_c_within_the_workload(site: Site) -> None:
+    """Requests that would take minutes don't hold it up."""
+    slow = "throughput: {{concurrency: [2], output_tokens: 64, prompt_tokens: 8, repeats: 7}}\n  quality"
+    text = quick().replace("request: 2s", "request: 300s").replace("quality", slow, 1)
+    site.write({"token_seconds": 0.01, "completion": ["good"] * 5 + ["never"]}, text=text)
+    run = Outside(site)
+    run.logged(b"/v1/chat/completions")
+    run.interrupt()
+    code, out = run.end()
+    assert code == 2, out
+    assert "Traceback" not in out
+    assert interrupted(run.folder, "reference")["phase"] == "serving"
+
+
+def test_ctrl_c_while_the_second_start_waits(site: Site) -> None:
+    site.write({}, {"hang": "Starting to load model"}, text=quick())
+    run = Outside(site)
+    run.logged(b"Starting to load model", "restart-1")
+    run.interrupt()
+    code, out = run.end()
+    assert code == 2, out
+    interrupted(run.folder, "restart-1")
+    reference = json.loads((run.folder / "reference/record.json").read_text())
+    assert "failure" not in reference
+    assert reference["cleanup"]
+
+
+def test_a_defect_of_ours_stops_the_engine_and_is_told_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.write({}, text=quick())
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr("pytest_startup.observe.endpoints.collect", broken)
+    with site.gate() as gate:
+        with pytest.raises(RuntimeError, match="no such luck"):
+            gate.record("reference")
+        record = gate.records()["reference"]
+        assert record.failure is not None
+        assert record.failure.kind == "defect"
+        assert record.failure.summary == "the start ended by a defect of pytest-startup: RuntimeError: no such luck"
+        assert record.cleanup
+        assert all(one.released for one in record.cleanup)
+
+
+def test_an_interrupt_while_it_is_stopped_still_proves_the_end(site: Site) -> None:
+    """Ctrl-C within the stop means KILL now; the record is complete before it is raised on."""
+    site.write({"ignore_term": "always"}, text=quick().replace("stop: 5s", "stop: 60s"))
+    with site.gate() as gate:
+        gate.record("reference")
+        log = gate.engine().logs[0]
+        main = threading.main_thread().ident
+        assert main is not None
+        threading.Timer(1.0, signal.pthread_kill, (main, signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            gate.verdict("reference", "cleanup")
+        record = gate.records()["reference"]
+        assert record.cleanup
+        assert all(one.released for one in record.cleanup)
+        assert log.path.exists()
+    manifest = json.loads((record_folder(site) / "run.json").read_text())
+    assert manifest["interrupted"] == "reference"
+
+
+def record_folder(site: Site) -> Path:
+    (folder,) = site.artifacts.glob("*/*")
+    return folder
