@@ -32,5 +32,5 @@ def api_key(profile: Profile) -> str | None:
 
 def target_of(profile: Profile, dialect: Dialect, running: Running) -> Target:
     """Requests to a running engine; the caller closes ``target.http``."""
-    http = Http(running.base_url, api_key=api_key(profile))
+    http = Http(running.base_url, allowed=getattr(running, "hosts", ()), api_key=api_key(profile))
     return Target(http, dialect.endpoints, served_name(profile), running.launched_at, profile.deadlines.request)

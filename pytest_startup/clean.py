@@ -8,15 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_startup.launch import container_clean, registry, stopping
-from pytest_startup.launch.identity import Identity, Process, command_line, ours
-from pytest_startup.launch.memory import SHM
+from pytest_startup.launch import container_clean, process_clean, registry
 from pytest_startup.launch.registry import Entry
 from pytest_startup.record import Leftover
-
-#: Seconds from TERM to KILL, and then until we give up on processes that the kernel does not end.
-_LIMIT = 5.0
-_GIVE_UP = 20.0
 
 
 @dataclass(frozen=True)
@@ -38,32 +32,9 @@ Look = Callable[[Entry], Sequence[str]]
 Remove = Callable[[Entry], Sequence[Leftover]]
 
 
-def _processes(entry: Entry) -> list[Process]:
-    if entry.boot != registry.boot_id():
-        return []
-    return ours(entry.run_id, entry.known)
-
-
-def _look_at_processes(entry: Entry) -> Sequence[str]:
-    return [f"pid {p.pid}: {command_line(p.pid)}" for p in _processes(entry)]
-
-
-def _remove_processes(entry: Entry) -> Sequence[Leftover]:
-    """TERM, KILL and the removal of shared memory, all by identity."""
-    main: Identity | None = None
-    ending = stopping.Ending(lambda: _processes(entry), main, _LIMIT, _GIVE_UP)
-    left = {p.pid for p in ending.run()}
-    out = [Leftover("pid", f"{pid} {name}", pid not in left) for pid, _, name in ending.seen]
-    if entry.boot == registry.boot_id():
-        removed, held = stopping.remove_shm(entry.shm)
-        out += [Leftover("shm", f"{SHM}/{name}", True) for name in removed]
-        out += [Leftover("shm", f"{SHM}/{name}", False) for name in held]
-    return out
-
-
 #: How entries of each kind are looked at and removed; entries of a kind that is not here are left alone.
 KINDS: dict[str, tuple[Look, Remove]] = {
-    "process": (_look_at_processes, _remove_processes),
+    "process": (process_clean.look, process_clean.remove),
     "container": (container_clean.look, container_clean.remove),
 }
 

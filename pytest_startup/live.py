@@ -183,7 +183,7 @@ class LiveGate:
             if self._current is not None:
                 self._finish_current()
                 time.sleep(self.profile.settle)
-            notes = planning.prepare(self.profile, step, self._tell)
+            notes = planning.prepare(self.profile, step, self._tell, tools.launcher)
             again = step is not None and step.kind == "same-container"
             before = self._current.plan.port if again and self._current is not None else None
             with planning.port_of(self.profile, self._run_id, before) as port:
@@ -197,6 +197,7 @@ class LiveGate:
                     argv=planning.command_line(self.profile, step, tools.dialect, port),
                     env=dict(step.change.env) if step else {},
                     fresh=step is None or step.kind != "same-container",
+                    node_argv=planning.node_commands(self.profile, step, tools.dialect, port),
                 )
                 population = step.population if step else REFERENCE
                 self._current = LiveStart(tools, plan, population, self._usual(population), notes)
@@ -219,6 +220,8 @@ class LiveGate:
         current = self._current
         if current is None:
             return None
+        if current.running is not None and current.record is not None and current.record.failure is None:
+            planning.spare(self.profile, current.running, self._next_step(current.plan.name))
         try:
             current.finish()
         except ArtifactsError as error:
@@ -229,6 +232,12 @@ class LiveGate:
         finally:
             self._keep_record(current)
         return self._records.get(current.plan.name)
+
+    def _next_step(self, name: str) -> Restart | None:
+        """The restart that follows the start ``name``; None: none does, or it has been made already."""
+        names = list(self._steps)
+        after = names[names.index(name) + 1 :]
+        return self._steps[after[0]] if after and after[0] not in self._records else None
 
     def _keep_record(self, start: LiveStart) -> None:
         self._snapshots = start.snapshots or self._snapshots

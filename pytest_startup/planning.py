@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_startup.launch import locks
-from pytest_startup.launch.base import LaunchError
+from pytest_startup.launch.base import HoldsCaches, LaunchError
 from pytest_startup.launch.container_options import INNER_PORT, published
 from pytest_startup.launch.pagecache import drop_page_cache
 from pytest_startup.launch.ports import free_port
@@ -17,6 +17,7 @@ from pytest_startup.profile.model import Restart
 
 if TYPE_CHECKING:
     from pytest_startup.engines.base import Dialect
+    from pytest_startup.launch.base import Launcher, Running
     from pytest_startup.observe.gpus import Nvml
     from pytest_startup.profile.model import Profile
 
@@ -40,13 +41,26 @@ def with_gpus(profile: Profile, nvml: Callable[[], Nvml] | None = None) -> Profi
     return replace(profile, launch=replace(profile.launch, gpus=found))
 
 
-def prepare(profile: Profile, step: Restart | None, tell: Callable[[str], None]) -> list[str]:
-    """What a restart step asks for before the launch; what was done, or could not be. Raises LaunchError."""
+def prepare(
+    profile: Profile, step: Restart | None, tell: Callable[[str], None], launcher: Launcher | None = None
+) -> list[str]:
+    """What a restart step asks for before the launch; what was done, or could not be. Raises LaunchError.
+
+    On nodes it is done there, by the launcher that reaches them.
+    """
     notes: list[str] = []
     if step is None:
         return notes
-    for cache in profile.caches:
-        if cache.name in step.wipe:
+    if profile.nodes and launcher is not None:
+        there: Any = launcher
+        notes = there.prepare(profile, step.nodes, step.drop_page_cache, step.wipe)
+        for note in notes:
+            tell(f"{step.name}: {note}")
+        return notes
+    for cache in (c for c in profile.caches if c.name in step.wipe):
+        if isinstance(launcher, HoldsCaches):
+            notes.append(launcher.wipe(profile, cache, step.kind != "same-container"))
+        else:
             notes.append(wipe(cache, (profile.path, *profile.launch.checkpoint)))
     if step.drop_page_cache:
         notes.append(drop_page_cache(profile.launch.checkpoint).text)
@@ -83,6 +97,9 @@ def port_of(profile: Profile, run_id: str, before: int | None = None) -> Iterato
 
 def command_line(profile: Profile, step: Restart | None, dialect: Dialect, port: int) -> tuple[str, ...]:
     """The whole argv of a start: the launch command, then the engine's own arguments, then those of the change."""
+    if profile.nodes:
+        served = next(n.name for n in profile.nodes if n.api)
+        return node_commands(profile, step, dialect, port)[served]
     command: tuple[str, ...] = profile.launch.process.command if profile.launch.process else ()
     container = profile.launch.container
     if container is not None:
@@ -91,6 +108,22 @@ def command_line(profile: Profile, step: Restart | None, dialect: Dialect, port:
     # Behind a published port the engine must listen on the container's own address, not on its loopback.
     host = "0.0.0.0" if _own_network(profile) else profile.launch.host  # noqa: S104 - inside the container only
     return (*command, *dialect.serve_args(profile.engine.model, host, port, args))
+
+
+def node_commands(profile: Profile, step: Restart | None, dialect: Dialect, port: int) -> dict[str, tuple[str, ...]]:
+    """The argv of each node; empty without nodes."""
+    if not profile.nodes:
+        return {}
+    from pytest_startup.launch.nodes import node_commands as commands
+
+    return commands(profile, dialect, port, step.change.args if step else ())
+
+
+def spare(profile: Profile, running: Running, step: Restart | None) -> None:
+    """Before a stop: the nodes that the next restart leaves alone are not stopped."""
+    if profile.nodes and step is not None and step.nodes:
+        there: Any = running
+        there.spare({n.name for n in profile.nodes} - set(step.nodes))
 
 
 def _own_network(profile: Profile) -> bool:

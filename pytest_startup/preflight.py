@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 def problems(profile: Profile, launcher: Launcher) -> list[str]:
     """What the launcher, the host's properties and the GPUs say against a start. Empty: go ahead."""
     found = list(launcher.preflight(profile))
+    if profile.nodes:  # each is looked at where it is
+        return found
     facts = host.host_facts()
     wants_gpus = bool(profile.launch.gpus) or any((profile.host.driver, profile.host.gpu, profile.host.gpu_count))
     if wants_gpus:

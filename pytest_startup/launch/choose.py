@@ -27,6 +27,10 @@ def choose_launcher(profile: Profile, options: Options, notice: Callable[[str], 
                 f" (known: {', '.join(sorted(known)) or 'none'}; see the hook pytest_startup_launchers)"
             )
         return known[launch.custom]()
+    if profile.nodes:
+        from pytest_startup.launch.nodes import NodesLauncher
+
+        return NodesLauncher(notice)
     if launch.container is not None:
         from pytest_startup.launch.container import ContainerLauncher
 

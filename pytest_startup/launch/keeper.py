@@ -110,8 +110,7 @@ class Keeper:
                     elif not self._pump.pump() and self._pump.closed:
                         self._selector.unregister(key.fd)
                 self._reap()
-                if os.getppid() != self.spec.owner[0]:
-                    self._owner_died()
+                self._tick()
                 if self._told_to_end:
                     self._end(ORPHAN_LIMIT, ORPHAN_GIVE_UP)
         finally:
@@ -130,8 +129,7 @@ class Keeper:
 
         launched_at = time.monotonic()
         try:
-            redacted = Redactor(spec.secrets).stream()
-            self._pump = Pump(read, Path(spec.log), Path(spec.lines), launched_at, redacted)
+            self._pump = self._open_log(read, launched_at)
         except OSError as error:
             self._say("failed", text=f"the log {spec.log} can't be written: {error.strerror}")
             return None
@@ -156,6 +154,10 @@ class Keeper:
         self._say("started", pid=engine.pid, start=self._main.start, at=launched_at)
         return engine
 
+    def _open_log(self, pipe: int, launched_at: float) -> Pump:
+        redacted = Redactor(self.spec.secrets).stream()
+        return Pump(pipe, Path(self.spec.log), Path(self.spec.lines), launched_at, redacted)
+
     def _record(self) -> None:
         """Write what we have started where the next run finds it."""
         spec = self.spec
@@ -179,6 +181,11 @@ class Keeper:
                     namespace=registry.pid_namespace(),
                 ),
             )
+
+    def _tick(self) -> None:
+        """Done in every round of the loop, at least four times a second."""
+        if os.getppid() != self.spec.owner[0]:
+            self._owner_died()
 
     def _pause(self) -> float:
         if self._ending is not None:
@@ -207,17 +214,19 @@ class Keeper:
             return
         *whole, self._commands = (self._commands + data).split(b"\n")
         for line in whole:
-            command = json.loads(line)
-            if command["do"] == "stop":
-                self._end(command["limit"], command["give_up"])
-            elif command["do"] == "keep":
-                self._kept = True
-                self._record()
-                self._say("keep")
-            elif command["do"] == "facts":
-                if self._watch.peak is None and not self._exited:
-                    self._watch.look()  # asked before the first sample was due
-                self._say("facts", **self._figures())
+            self._obey(json.loads(line))
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        if command["do"] == "stop":
+            self._end(command["limit"], command["give_up"])
+        elif command["do"] == "keep":
+            self._kept = True
+            self._record()
+            self._say("keep")
+        elif command["do"] == "facts":
+            if self._watch.peak is None and not self._exited:
+                self._watch.look()  # asked before the first sample was due
+            self._say("facts", **self._figures())
 
     def _owner_died(self) -> None:
         if not self._orphaned:

@@ -113,6 +113,10 @@ class KeeperLink:
         """The keeper stays after us: not an error of which the interpreter's end should warn."""
         self._process.returncode = 0
 
+    def _take(self, name: str, event: dict[str, Any]) -> None:
+        """An event has come. Called with the condition held, by the receiving thread."""
+        self._events[name] = event
+
     def _receive(self) -> None:
         stdout = self._process.stdout
         if stdout is None:
@@ -121,7 +125,7 @@ class KeeperLink:
             for line in stdout:
                 with contextlib.suppress(ValueError, KeyError, TypeError), self._news:
                     event = json.loads(line)
-                    self._events[event.pop("event")] = event
+                    self._take(event.pop("event"), event)
                     self._news.notify_all()
         with self._news:
             self.gone = True

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from pytest_startup.engines.base import Endpoints
 from pytest_startup.observe.http import Answer, Http
-from pytest_startup.observe.listeners import who_listens
+from pytest_startup.observe.listeners import Listening, who_listens
 from pytest_startup.profile.model import Prompt
 from pytest_startup.record import Completion, Evidence
 from pytest_startup.workload.answers import why_not_real
@@ -53,9 +53,9 @@ class ReadyWatch:
     """A thread that waits until the engine is ready. ``done`` is set when it has ended; ``result`` then tells how.
 
     ``pids`` gives the processes of the engine, where they are known: then every listening socket of the port must be
-    theirs. Otherwise the answering process must have started after ``launched_at`` by its ``/metrics`` (within
-    ``clock_slack`` seconds), or the port must have been seen closed after launch. A server for which none of these
-    holds never counts.
+    theirs (``owner`` tells that of an engine on another host). Otherwise the answering process must have started after
+    ``launched_at`` by its ``/metrics`` (within ``clock_slack`` seconds), or the port must have been seen closed after
+    launch. A server for which none of these holds never counts.
 
     ``give_up_after``: seconds for which a server may answer completions with 200 but without text, or with a 4xx that
     cannot mend itself, before the wait ends as not ready. Deadlines of the start are the caller's: ``stop()`` ends the
@@ -77,6 +77,7 @@ class ReadyWatch:
         allowed: Collection[str] = (),
         api_key: str | None = None,
         on_done: Callable[[], None] | None = None,
+        owner: Callable[[], Listening] | None = None,
     ) -> None:
         self.done = threading.Event()
         self._http = Http(base_url, timeout=10.0, allowed=allowed, api_key=api_key)
@@ -85,6 +86,7 @@ class ReadyWatch:
         self._launch_clock = time.time() - (time.monotonic() - launched_at)
         self._pids, self._clock_slack, self._give_up_after = pids, clock_slack, give_up_after
         self._on_done = on_done
+        self._owner = owner
         self._stopped = threading.Event()
         self._attempts: list[Attempt] = []
         self._seen_closed: float | None = None
@@ -205,8 +207,8 @@ class ReadyWatch:
     def _ours(self) -> tuple[Evidence | None, str]:
         """Why the server that answers is the one that was started; or None and the reason to doubt it."""
         since = self._target.since_launch()
-        if self._pids is not None:
-            found = who_listens(self._http.port, self._pids())
+        if self._owner is not None or self._pids is not None:
+            found = self._owner() if self._owner is not None else who_listens(self._http.port, (self._pids or tuple)())
             if found.who == "ours":
                 return Evidence("process", "/proc/net/tcp", found.text, seconds=since), ""
             if found.who == "foreign":

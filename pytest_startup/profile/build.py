@@ -10,6 +10,8 @@ from typing import Any
 
 from pytest_startup.profile import model as m
 from pytest_startup.profile.names import PHASE_KEYS
+from pytest_startup.profile.nodes import Node
+from pytest_startup.profile.nodes_build import nodes as build_nodes
 from pytest_startup.profile.resolve import PROFILE_DIR, substitute
 from pytest_startup.profile.units import duration, fraction, size
 
@@ -54,6 +56,9 @@ class Builder:
             "waivers": tuple(self.waiver(w) for w in data.get("waive") or ()),
             "settle": duration(data.get("settle", "0s")),
         }
+
+    def nodes(self, data: Mapping[str, Any], launch: m.Launch) -> tuple[Node, ...]:
+        return build_nodes(self, data.get("nodes") or {}, launch.checkpoint)
 
     def cache(self, name: str, data: Mapping[str, Any]) -> m.CacheFolder:
         inside = self.maybe(data.get("container"))
@@ -183,6 +188,7 @@ class Builder:
                         drop_page_cache=row.get("drop_page_cache", False),
                         wipe=self.texts(row.get("wipe")),
                         change=m.Change(self.texts(change.get("args")), self.env(change.get("env"))),
+                        nodes=self.texts(row.get("nodes")),
                     )
                 )
         return tuple(out)

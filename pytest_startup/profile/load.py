@@ -10,6 +10,7 @@ from pathlib import Path
 from pytest_startup.profile import resolve
 from pytest_startup.profile.build import Builder
 from pytest_startup.profile.model import Profile
+from pytest_startup.profile.nodes_build import addresses
 from pytest_startup.profile.problems import KeyPath, Problem, ProfileError, dotted, nearest
 from pytest_startup.profile.rules import Known, check_rules, warnings_of
 from pytest_startup.profile.validate import profile_schema, validate
@@ -77,16 +78,18 @@ def load_bytes(
     day = today or datetime.datetime.now(datetime.timezone.utc).date()
     known = Known(checks, engines, launchers, day, folder)
     stand_ins = {} if need_environment else resolve.unset(tree.data, environ)
-    environ = {**environ, **stand_ins}
+    environ = {**environ, **stand_ins, **addresses(tree.data)}
     wrong = validate(tree.data, profile_schema())
     wrong += check_rules(tree.data, known)
     wrong += resolve.check(tree.data, environ)
     problems += _placed(tree, wrong)
     if problems:
         raise ProfileError(path, problems)
-    fields = Builder(folder, environ).profile(path, tree.data)
+    builder = Builder(folder, environ)
+    fields = builder.profile(path, tree.data)
     return Profile(
         **fields,
+        nodes=builder.nodes(tree.data, fields["launch"]),
         origin=_origin(tree),
         secrets=resolve.secrets(tree.data, environ) - set(stand_ins.values()),
         warnings=warnings_of(tree.data),

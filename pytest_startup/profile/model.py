@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_startup.profile.nodes import Node
+
 #: Where a container's or process's environment may name a value of the caller's environment: ``${NAME}``.
 Environment = Mapping[str, str]
 
@@ -129,7 +131,8 @@ class Host:
 class Deadlines:
     """Limits in seconds. ``phases`` are per phase of ``record.PHASES``; ``ready`` is the whole start, launch to first
     completion; ``stop`` from TERM to KILL; ``release`` until pids, port and memory are back; ``request`` one request;
-    ``silence`` no log line and no change while starting (a warning, not a failure)."""
+    ``silence`` no log line and no change while starting (a warning, not a failure); ``peers`` how long a node may wait
+    for the others at the rendezvous."""
 
     ready: float = 1800.0
     stop: float = 30.0
@@ -137,6 +140,7 @@ class Deadlines:
     request: float = 120.0
     silence: float = 300.0
     phases: Mapping[str, float] = field(default_factory=dict)
+    peers: float = 300.0
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,8 @@ class Change:
 class Restart:
     """One restart to do. ``name`` is ``restart-1`` …, ``kind`` process, same-container, fresh-container.
 
-    ``wipe`` names entries of ``Profile.caches``. ``population`` is what times are compared within.
+    ``wipe`` names entries of ``Profile.caches``. ``population`` is what times are compared within. ``nodes``: only
+    these are restarted, the others stay up; empty: all.
     """
 
     name: str
@@ -159,6 +164,7 @@ class Restart:
     drop_page_cache: bool = False
     wipe: tuple[str, ...] = ()
     change: Change = Change()
+    nodes: tuple[str, ...] = ()
 
     @property
     def population(self) -> str:
@@ -168,6 +174,8 @@ class Restart:
             parts.append("page-cache-dropped")
         if self.wipe:
             parts.append("wiped:" + ",".join(sorted(self.wipe)))
+        if self.nodes:
+            parts.append("only:" + ",".join(sorted(self.nodes)))
         if self.change.args or self.change.env:
             parts.append("changed:" + " ".join([*self.change.args, *sorted(self.change.env)]))
         return "+".join(parts)
@@ -367,6 +375,7 @@ class Profile:
     origin: Mapping[str, int] = field(default_factory=dict)
     secrets: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
+    nodes: tuple[Node, ...] = ()
 
     def place(self, key: str) -> str:
         """``gh200-mimo.yaml:31`` of a dotted key, or of the nearest key above it that the file holds."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from pytest_startup.profile.nodes_build import PLACEHOLDER
 from pytest_startup.profile.problems import KeyPath, nearest
 from pytest_startup.redact import Redactor
 
@@ -22,11 +23,14 @@ ALLOWED = (
     ("engine", "args", "*"),
     ("restarts", "*", "change", "env", "*"),
     ("restarts", "*", "change", "args", "*"),
+    ("nodes", "*", "env", "*"),
+    ("nodes", "*", "args", "*"),
 )
 _PLACEHOLDER = re.compile(r"\$?\$\{([^{}]*)\}")
 _MISPLACED = (
     "${NAME} is not allowed here, where the profile would mean something else on each machine; allowed in values of "
-    "engine.env, engine.args and restarts.N.change; ${profile_dir} is allowed everywhere; for the text itself write $${"
+    "engine.env, engine.args, nodes.NAME.env, nodes.NAME.args and restarts.N.change; ${profile_dir} is allowed "
+    "everywhere; for the text itself write $${"
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -72,6 +76,11 @@ def check(data: Any, environ: Mapping[str, str]) -> Iterator[tuple[KeyPath, str]
         for name in names_in(text):
             if name == PROFILE_DIR:
                 continue
+            if PLACEHOLDER.fullmatch(name) and not is_key and allowed(path):
+                if name not in environ:
+                    near = nearest(name, (n for n in environ if n.startswith("node.")))
+                    yield path, f"no value for ${{{name}}}" + (f"; did you mean ${{{near}}}?" if near else "")
+                continue
             if not _NAME.fullmatch(name):
                 yield (
                     path,
@@ -101,7 +110,7 @@ def secrets(data: Any, environ: Mapping[str, str]) -> frozenset[str]:
         for path, text, _ in _texts(data)
         if allowed(path)
         for name in names_in(text)
-        if name != PROFILE_DIR
+        if name != PROFILE_DIR and not PLACEHOLDER.fullmatch(name)
     )
 
 

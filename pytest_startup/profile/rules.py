@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_startup.profile import units
 from pytest_startup.profile.names import CHECKS, ENGINES, PHASE_KEYS, RESTART_KINDS
+from pytest_startup.profile.nodes_rules import check_nodes
 from pytest_startup.profile.problems import KeyPath, nearest
 
 Wrong = Iterator[tuple[KeyPath, str]]
@@ -48,6 +49,7 @@ def check_rules(data: Mapping[str, Any], known: Known) -> list[tuple[KeyPath, st
         _throughput,
         _patterns,
         _literal_secrets,
+        _nodes,
     )
     knowing: tuple[Callable[[Mapping[str, Any], Known], Wrong], ...] = (_engine, _launcher, _caches, _waivers)
     out = [wrong for rule in alone for wrong in rule(data)]
@@ -246,6 +248,10 @@ def _deadlines(data: Mapping[str, Any]) -> Wrong:
                 f"{units.shown_duration(phase)} is longer than the whole start, ready: {whole}; "
                 "expected at most that, or a longer ready",
             )
+
+
+def _nodes(data: Mapping[str, Any]) -> Wrong:
+    yield from check_nodes(data, _seconds(data, "deadlines", "stop"))
 
 
 def _ranges(data: Mapping[str, Any]) -> Wrong:

@@ -1,0 +1,82 @@
+"""Do the nodes hear each other? Small datagrams over the addresses that the engine itself uses, twice a second.
+
+The link to a node may be fine while the network between the nodes is cut: an engine then answers ``/health`` with 200
+for minutes. A peer is only missed once it has been heard: where datagrams are filtered, nothing is concluded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+INTERVAL = 0.5
+#: Seconds without a word after which a peer that was heard before is missed: six datagrams in a row.
+SILENCE = 3.5
+
+
+class Peers:
+    """This node's end. ``missed(name, seconds)`` is called once for each silence, ``heard(name)`` when it ends."""
+
+    def __init__(self, address: str, key: str, missed: Callable[[str, float], None], heard: Callable[[str], None]):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
+        self._socket.bind((address, 0))
+        self._socket.settimeout(INTERVAL / 2)
+        self.port = int(self._socket.getsockname()[1])
+        self._key = key
+        self._missed = missed
+        self._heard = heard
+        self._lock = threading.Lock()
+        self._there: dict[str, tuple[str, int]] = {}
+        self._last: dict[str, float] = {}
+        self._silent: set[str] = set()
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+
+    def start(self, me: str, peers: Mapping[str, Sequence[object]]) -> None:
+        """``peers``: name → (address, port). Again when one has been restarted: it must then be heard anew."""
+        with self._lock:
+            self._there = {name: (str(where[0]), int(str(where[1]))) for name, where in peers.items() if name != me}
+            self._last.clear()
+            for name in sorted(self._silent):
+                self._heard(name)
+            self._silent.clear()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, args=(f"{self._key} {me}".encode(),), daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def _run(self, word: bytes) -> None:
+        due = 0.0
+        while not self._ended.is_set():
+            if time.monotonic() >= due:
+                due = time.monotonic() + INTERVAL
+                for where in list(self._there.values()):
+                    with contextlib.suppress(OSError):  # no route while the network is cut
+                        self._socket.sendto(word, where)
+            with contextlib.suppress(OSError):
+                self._take(*self._socket.recvfrom(512))
+            self._look()
+        self._socket.close()
+
+    def _take(self, data: bytes, sender: tuple[str, int]) -> None:
+        key, _, name = data.decode("utf-8", "replace").partition(" ")
+        with self._lock:
+            if key == self._key and self._there.get(name, ("", 0))[1] == sender[1]:
+                self._last[name] = time.monotonic()
+                if name in self._silent:
+                    self._silent.discard(name)
+                    self._heard(name)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            for name, heard in self._last.items():
+                if name not in self._silent and now - heard > SILENCE:
+                    self._silent.add(name)
+                    self._missed(name, now - heard)

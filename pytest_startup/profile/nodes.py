@@ -1,0 +1,67 @@
+"""The nodes of an engine that runs on several hosts: how each is reached, what differs there, when it is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_startup.profile.model import CacheFolder
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The way to a node. ``kind``: local, ssh, namespace.
+
+    ``target`` is what ``ssh`` takes (a host of the operator's own configuration), or the name of a network namespace of
+    this machine (``/run/netns/NAME``). ``config`` replaces the operator's ssh configuration.
+    """
+
+    kind: str = "local"
+    target: str = ""
+    config: Path | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.target}".strip()
+
+
+@dataclass(frozen=True)
+class StartWhen:
+    """What a node waits for before it is started: a line of another node's log, or a port that listens there.
+
+    ``log`` is a regular expression. After ``within`` seconds, counted from the start of ``node``, the start has failed.
+    """
+
+    node: str
+    log: str | None = None
+    port: int | None = None
+    within: float = 300.0
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node. ``address``: where the other nodes, and we, reach it; ``args`` and ``env`` follow those of the engine.
+
+    ``api``: it serves the API (exactly one does), so it gets the host and port options. ``ports``: further ports that
+    must be free here (rendezvous). ``ranks``: the global ranks that it holds. ``command`` and ``cwd`` replace those of
+    ``launch.process``. ``checkpoint`` and ``caches`` are paths on the node. ``python``: the interpreter (3.10 or later)
+    that runs our part there.
+    """
+
+    name: str
+    address: str
+    reach: Reach = Reach()
+    api: bool = False
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    cwd: Path | None = None
+    gpus: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
+    checkpoint: tuple[Path, ...] = ()
+    caches: tuple[CacheFolder, ...] = ()
+    python: str = "python3"
+    start_when: StartWhen | None = None
