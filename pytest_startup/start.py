@@ -13,7 +13,7 @@ from pytest_startup.artifacts import ArtifactsError, RunFolder, utc_now
 from pytest_startup.asking import api_key, served_name
 from pytest_startup.divergence import Watcher
 from pytest_startup.intake import Intake, LogReading, read_logs
-from pytest_startup.launch.base import LaunchError, StartPlan
+from pytest_startup.launch.base import HoldsCaches, LaunchError, StartPlan
 from pytest_startup.observation import Observation, Seen
 from pytest_startup.observe import caches, gpus, host
 from pytest_startup.observe.follow import Follower
@@ -237,6 +237,12 @@ class LiveStart:
     def _pids(self) -> set[int]:
         known = pids_of(self.running) if self.running is not None else None
         return known() if known is not None else set()
+
+    def _caches(self, earlier: Mapping[str, caches.Snapshot], fresh: bool = False) -> Mapping[str, caches.Snapshot]:
+        launcher, profile = self.tools.launcher, self.tools.profile
+        if isinstance(launcher, HoldsCaches):
+            return launcher.snapshots(profile, earlier, fresh)
+        return caches.snapshots(profile.caches, earlier)
 
     def _last(self) -> tuple[Evidence, ...]:
         return self._follow.last_lines() if self._follow is not None else ()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from pytest_startup.profile.model import Profile
+    from pytest_startup.observe.caches import Snapshot
+    from pytest_startup.profile.model import CacheFolder, Profile
     from pytest_startup.record import Fact, Leftover
 
 
@@ -100,3 +101,15 @@ class Launcher(Protocol):
 
     def close(self) -> Sequence[Leftover]:
         """End of the run: remove what ``same-container`` restarts kept. Idempotent."""
+
+
+@runtime_checkable
+class HoldsCaches(Protocol):
+    """A launcher (optional) whose engines have caches where this process may not be able to look: in volumes, inside
+    a container. ``fresh``: the next start is a fresh one, with nothing of what a container before held in itself."""
+
+    def snapshots(self, profile: Profile, earlier: Mapping[str, Snapshot], fresh: bool) -> Mapping[str, Snapshot]:
+        """All caches of the profile, as ``observe.caches.snapshots``. Raises LaunchError."""
+
+    def wipe(self, profile: Profile, cache: CacheFolder, fresh: bool) -> str:
+        """Empty one; what was done, in a sentence. Raises LaunchError."""

@@ -58,7 +58,11 @@ def process_tree(root: int, proc: Path = PROC) -> set[int]:
 
 
 def pids_of(running: object) -> Callable[[], set[int]] | None:
-    """The process tree of a running engine whose main ``pid`` is known (a local process); None for others."""
+    """The processes of a running engine: as it lists them itself (``pids``, a container), or the tree of its main
+    ``pid`` (a local process); None for others."""
+    listed = getattr(running, "pids", None)
+    if callable(listed):
+        return lambda: set(listed())
     pid = getattr(running, "pid", None)
     return (lambda: process_tree(pid)) if isinstance(pid, int) else None
 
