@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_startup.launch import container_clean, container_facts, container_labels, docker_address, locks, registry
 from pytest_startup.launch.base import LaunchError, StartPlan
+from pytest_startup.launch.container_caches import ContainerCaches, snapshots
 from pytest_startup.launch.container_checks import Checks, explain_refusal
 from pytest_startup.launch.container_exec import Exec
 from pytest_startup.launch.container_file_log import size_inside
@@ -21,10 +22,12 @@ from pytest_startup.launch.container_watch import boot_of
 from pytest_startup.launch.docker_daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 from pytest_startup.launch.identity import Identity, identify
 from pytest_startup.launch.running import GpuHeld
-from pytest_startup.profile.model import ContainerLaunch, Profile
+from pytest_startup.observe.caches import Snapshot
+from pytest_startup.profile.model import CacheFolder, ContainerLaunch, Profile
 from pytest_startup.record import Leftover
 from pytest_startup.redact import Redactor
 
+_T = TypeVar("_T")
 NODE = "head"
 #: Seconds to wait for the port of a container that has just been started to be published.
 _PUBLISH = 5.0
@@ -104,6 +107,29 @@ class ContainerLauncher:
             raise LaunchError(f"{plan.name} is not started: {error}") from None
         except DaemonRefused as error:
             raise LaunchError(f"{plan.name} is not started: {explain_refusal(str(error), plan.profile)}") from None
+
+    def snapshots(self, profile: Profile, earlier: Mapping[str, Snapshot], fresh: bool) -> Mapping[str, Snapshot]:
+        """See ``launch.base.HoldsCaches``."""
+        made = None if fresh or self._kept is None else self._kept.container
+        return self._at_caches(profile, lambda where: snapshots(profile.caches, where, made, earlier))
+
+    def wipe(self, profile: Profile, cache: CacheFolder, fresh: bool) -> str:
+        """See ``launch.base.HoldsCaches``. For a fresh start the old container goes first: it holds its volumes."""
+        if fresh:
+            for left in self._remove_kept():
+                raise LaunchError(f"nothing is wiped: {left.kind} {left.what} could not be removed")
+        made = None if self._kept is None else self._kept.container
+        keep = (profile.path, *profile.launch.checkpoint)
+        return self._at_caches(profile, lambda where: where.wipe(cache, made, keep))
+
+    def _at_caches(self, profile: Profile, work: Callable[[ContainerCaches], _T]) -> _T:
+        container = _container(profile)
+        try:
+            return work(ContainerCaches(self._connect(container), container))
+        except (DaemonLost, DaemonRefused) as error:
+            raise LaunchError(f"the caches can't be seen: {error}") from None
+        except ValueError as error:  # an archive that ends early
+            raise LaunchError(str(error)) from None
 
     def close(self) -> Sequence[Leftover]:
         """Stop what runs, remove what we created, give the locks back. What could not be removed is in the answer."""

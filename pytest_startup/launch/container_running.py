@@ -21,6 +21,7 @@ from pytest_startup.launch.docker_daemon import Daemon, DaemonLost, DaemonRefuse
 from pytest_startup.launch.identity import alive, command_line
 from pytest_startup.launch.memory import SHM, shm_names
 from pytest_startup.launch.running import GpuHeld, oom_kills
+from pytest_startup.observe.listeners import Listening, who_listens
 from pytest_startup.record import JSON, Evidence, Fact, Leftover
 from pytest_startup.redact import Redactor
 
@@ -141,6 +142,23 @@ class ContainerRunning:
         if processes is None or self._launched.published:
             return None
         return lambda: [p.pid for p in processes.living()]
+
+    def owner(self) -> Listening:
+        """Is the server on our port the engine in this container?"""
+        pids = self.pids
+        if pids is not None:
+            return who_listens(self._launched.port, pids())
+        boot, port = self._launched.boot, self._launched.port
+        if not self._launched.published:
+            return Listening("unknown", f"not allowed to see the processes of container {boot.name}")
+        try:
+            seen = self._daemon.inspect(boot.container)
+        except (DaemonLost, DaemonRefused, NotThere) as error:
+            return Listening("unknown", str(error))
+        bound = [b for bindings in (seen["NetworkSettings"].get("Ports") or {}).values() for b in bindings or ()]
+        if seen["State"].get("Running") and any(b.get("HostPort") == str(port) for b in bound):
+            return Listening("ours", f"port {port} is published by container {boot.name} ({boot.container[:12]})")
+        return Listening("foreign", f"port {port} is not published by container {boot.name}, which was started")
 
     @property
     def position(self) -> Position:
