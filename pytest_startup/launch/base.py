@@ -18,7 +18,8 @@ class StartPlan:
     """One start to be made. ``folder`` is its artifacts folder: a node's log goes to ``folder/<node>/engine.log``.
 
     ``fresh`` False asks a container launcher to start the container of the start before again (same-container).
-    ``run_id`` labels all that is created. ``port`` is already chosen and free when the plan is made.
+    ``run_id`` labels all that is created. ``port`` is already chosen and free when the plan is made. ``node_argv``: of
+    an engine over several nodes the arguments of each; ``argv`` are then those of the node that serves the API.
     """
 
     profile: Profile
@@ -30,6 +31,7 @@ class StartPlan:
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     fresh: bool = True
+    node_argv: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

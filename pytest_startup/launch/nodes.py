@@ -8,16 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pytest_startup.launch.base import LaunchError, StartPlan
+from pytest_startup.launch.nodes_caches import from_json, to_json
 from pytest_startup.launch.nodes_member import Member
-from pytest_startup.launch.nodes_reach import Access
+from pytest_startup.launch.nodes_reach import Access, NodeLost
 from pytest_startup.launch.nodes_running import NodesRunning
-from pytest_startup.profile.model import Profile
+from pytest_startup.profile.model import CacheFolder, Profile
 from pytest_startup.profile.nodes import Node
 from pytest_startup.record import Leftover
 from pytest_startup.redact import Redactor
 
 if TYPE_CHECKING:
     from pytest_startup.engines.base import Dialect
+    from pytest_startup.observe.caches import Snapshot
 
 
 class NodesLauncher:
@@ -66,6 +68,42 @@ class NodesLauncher:
         self._running = None
         self._running = NodesRunning(plan, members, spec, news)
         return self._running
+
+    def snapshots(self, profile: Profile, earlier: Mapping[str, Snapshot], fresh: bool) -> Mapping[str, Snapshot]:
+        """All caches of all nodes, by ``NODE/CACHE`` (see ``launch.base.HoldsCaches``). A node that can't be asked has
+        none: the start says why."""
+        del fresh  # folders of hosts; a restart finds what was there
+        access = self.access(profile)
+
+        def look(node: Node) -> dict[str, Snapshot]:
+            names = [f"{node.name}/{c.name}" for c in node.caches]
+            rows = [
+                {
+                    "name": c.name,
+                    "path": str(c.path),
+                    "kind": c.kind,
+                    "before": to_json(b) if (b := earlier.get(n)) else None,
+                }
+                for n, c in zip(names, node.caches, strict=True)
+            ]
+            if not rows:
+                return {}
+            try:
+                found = access[node.name].errand("caches", limit=600.0, caches=rows, node=node.name)
+            except NodeLost:
+                return {}
+            return dict(zip(names, map(from_json, found), strict=True))
+
+        out: dict[str, Snapshot] = {}
+        with ThreadPoolExecutor(len(profile.nodes)) as pool:
+            for part in pool.map(look, profile.nodes):
+                out |= part
+        return out
+
+    def wipe(self, profile: Profile, cache: CacheFolder, fresh: bool) -> str:
+        """Empty the caches of this name on all nodes (see ``launch.base.HoldsCaches``)."""
+        del fresh
+        return "; ".join(self.prepare(profile, (), False, (cache.name,)))
 
     def prepare(self, profile: Profile, names: Collection[str], drop: bool, wipe: Sequence[str]) -> list[str]:
         """Drop page caches and wipe caches on these nodes (all, if none is named); what was done, one text each."""

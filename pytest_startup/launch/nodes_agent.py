@@ -20,6 +20,7 @@ from pytest_startup.launch import ports, process_clean, registry
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.identity import Identity, alive, identify
 from pytest_startup.launch.memory import shm_names
+from pytest_startup.launch.nodes_caches import look
 from pytest_startup.launch.nodes_inspect import host, inspect
 from pytest_startup.launch.nodes_keeper import NodeKeeper
 from pytest_startup.launch.nodes_pipe import Out
@@ -103,6 +104,7 @@ ERRANDS: dict[str, Errand] = {
     "finish": _finish,
     "inspect": inspect,
     "host": host,
+    "caches": look,
 }
 
 

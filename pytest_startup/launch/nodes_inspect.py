@@ -10,13 +10,13 @@ import socket
 import stat
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pytest_startup.launch import locks, ports
 from pytest_startup.launch.identity import command_line
 from pytest_startup.observe.host import host_facts, meminfo, shm_facts
+from pytest_startup.record import fact_to_json
 
 _SMI_LIMIT = 20.0
 #: Files of a checkpoint that are hashed whole; all others count by name and size (a shard takes minutes to hash).
@@ -25,7 +25,7 @@ _HASHED = 1 << 20
 
 def host(_: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The facts of ``observe.host.host_facts`` as JSON."""
-    return [asdict(fact) for fact in host_facts()]
+    return [fact_to_json(fact) for fact in host_facts()]
 
 
 def inspect(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pytest_startup.launch.nodes_link import NodeLink
 from pytest_startup.launch.nodes_reach import Access
 from pytest_startup.launch.nodes_rendezvous import Stand
 from pytest_startup.profile.nodes import Node
-from pytest_startup.record import Evidence, Fact, Leftover
+from pytest_startup.record import Evidence, Fact, Leftover, fact_from_json
 from pytest_startup.redact import Redactor
 
 #: Seconds after which a keeper that hears nothing ends its engine. Longer than our own patience with a silent link, so
@@ -34,6 +35,7 @@ class Member:
         self.stand = Stand()
         self.started_at: float | None = None
         self.link: NodeLink | None = None
+        self.host: list[Fact] = []
         self._redactor = redactor
         self._news = news
         self._argv: tuple[str, ...] = ()
@@ -66,6 +68,7 @@ class Member:
         self._spec = spec
         self._argv = tuple(self._redactor.argv(spec["argv"]))
         link = self.access.link(alone=bool(spec["alone"]))
+        self.host = [_of_node(fact_from_json(f), self.node.name) for f in link.errand("host", 30.0, {})]
         link.log, link.news = self._take, self._changed
         self.link = link
         self.started_at = link.keep({**spec, "lease": LEASE if self.node.reach.kind == "ssh" else 0.0})
@@ -300,6 +303,10 @@ class Member:
         at = None if shift is None or seconds is None else round(seconds + shift, 3)
         evidence = Evidence(source, where, text[:400], node=self.node.name, seconds=at)
         return Fact(name, value, evidence, unit=unit, node=self.node.name, detail=detail or {})
+
+
+def _of_node(fact: Fact, node: str) -> Fact:
+    return replace(fact, node=node, evidence=replace(fact.evidence, node=node))
 
 
 def _signal(number: int) -> str:

@@ -99,7 +99,7 @@ class NodesRunning:
         """Of every node, each with its name; and where each rank is expected."""
         out: list[Fact] = []
         for member in self._members.values():
-            out += member.facts()
+            out += [*member.host, *member.facts()]
             if member.node.ranks:
                 text = f"nodes.{member.node.name}.ranks of the profile"
                 evidence = Evidence("process", "profile", text, node=member.node.name)

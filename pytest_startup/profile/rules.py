@@ -182,7 +182,9 @@ def _rows(data: Mapping[str, Any]) -> list[Any]:
 def _restarts(data: Mapping[str, Any]) -> Wrong:
     launch = _get(data, "launch")
     given = [k for k in ("process", "container", "custom") if k in launch]
-    caches = _get(data, "caches")
+    caches = {**_get(data, "caches")}
+    for node in _get(data, "nodes"):
+        caches |= _get(data, "nodes", node, "caches")
     for index, row in enumerate(_rows(data)):
         kind = _get(row, "kind", kind=str)
         legal = RESTART_KINDS.get(given[0]) if len(given) == 1 else None
