@@ -189,3 +189,16 @@ def test_times():
     assert newest_first([5.0, 4.0, 4.0, 3.0, None, 1.0])
     assert not newest_first([1.0, 2.0, 2.0, 3.0])
     assert not newest_first([])
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"),
+    [
+        ("app-log> [2026-11-29 12:00:00 DP0 TP1] KV Cache is allocated.", "DP0 TP1"),
+        ("app-log> (Worker_TP1 pid=4) KV Cache is allocated.", "TP1"),
+        ("app-log> (Worker_TP1 pid=4) INFO 11-29 12:00:13 [x.py:1] KV Cache is allocated.", "TP1"),
+    ],
+)
+def test_a_prefix_that_nobody_knows(text, rank):
+    line = only(text)
+    assert (line.message, line.rank) == ("KV Cache is allocated.", rank)

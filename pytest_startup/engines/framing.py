@@ -195,8 +195,7 @@ def _record(text: str, base: Line) -> Line:
         if not match:
             continue
         if match.start():
-            inner = _PROCESS.search(rest, 0, match.start())
-            if inner:
+            for inner in _PROCESS.finditer(rest, 0, match.start()):
                 _speaker(line, inner.group("name"))
         groups = match.groupdict()
         line.level = groups.get("level") or line.level
@@ -211,6 +210,19 @@ def _record(text: str, base: Line) -> Line:
         return line
     line.message = rest
     line.continued = rest[:1] in (" ", "\t") or rest.startswith("Traceback")
+    return _unknown_prefix(line, rest)
+
+
+def _unknown_prefix(line: Line, rest: str) -> Line:
+    """A prefix that nobody knows here, in front of a process or of SGLang's header."""
+    if line.process is None and " pid=" in rest[:200]:
+        for inner in _PROCESS.finditer(rest, 0, 200):
+            _speaker(line, inner.group("name"))
+            line.message = rest[inner.end() :]
+    header = _SGLANG.search(line.message, 0, 200) if "[2" in line.message[:120] else None
+    if header:
+        line.rank = header.group("ranks").strip() or line.rank
+        line.message = line.message[header.end() :]
     return line
 
 
