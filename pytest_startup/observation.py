@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_startup import assemble
 from pytest_startup.asking import target_of
+from pytest_startup.ends import failure_of
 from pytest_startup.observe import caches, endpoints
 from pytest_startup.observe.listeners import pids_of, who_listens
 from pytest_startup.record import Completion, Evidence, Fact, Failure, ThroughputSample
@@ -156,8 +157,7 @@ class Observation:
         """Has the engine ended while it served? Then the failure is noted."""
         ended = self._running.exited()
         if ended is not None and self._seen.failure is None:
-            text = f"the engine ended while it served: {ended.text}"
-            self._seen.failure = Failure("serving", "ended", text, node=ended.node, after_seconds=self._now())
+            self._seen.failure = failure_of(ended, "while it served", "serving", self._now())
         return ended is not None
 
     def _node(self) -> str | None:

@@ -12,6 +12,7 @@ from pytest_startup import assemble
 from pytest_startup.artifacts import ArtifactsError, RunFolder, utc_now
 from pytest_startup.asking import api_key, served_name
 from pytest_startup.divergence import Watcher
+from pytest_startup.ends import KNOWN
 from pytest_startup.intake import Intake, LogReading, read_logs
 from pytest_startup.launch.base import HoldsCaches, LaunchError, StartPlan
 from pytest_startup.observation import Observation, Seen
@@ -103,7 +104,7 @@ class LiveStart:
                 self._seen.notes.append(f"after its observation, before it was stopped: {alone.text}")
         self._close_logs()
         failure = self._seen.failure
-        if failure is not None and failure.kind == "ended" and not failure.last_lines:
+        if failure is not None and failure.kind in ("ended", *KNOWN.values()) and not failure.last_lines:
             self._seen.failure = replace(failure, last_lines=self._last())
         record = self._write(left)
         if again is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from pytest_startup.ends import failure_of
 from pytest_startup.intake import LogReading, merged
 from pytest_startup.record import Evidence, Fact, Failure
 from pytest_startup.stages import TELL
@@ -132,15 +133,7 @@ class Wait:
 
     def end(self, ended: Exit, progress: Progress, now: float) -> Failure:
         """The engine ended, with whatever code, before it had served anything."""
-        code = "" if ended.code is None else f" (exit code {ended.code})"
-        return Failure(
-            phase=progress.phase,
-            kind="ended",
-            summary=f"the engine ended before it was ready{code}: {ended.text}",
-            rank=progress.rank,
-            node=ended.node,
-            after_seconds=round(now, 3),
-        )
+        return failure_of(ended, "before it was ready", progress.phase, round(now, 3), progress.rank)
 
     def overrun(self, progress: Progress, now: float) -> Failure | None:
         """A phase, or the whole start, that took longer than its deadline."""

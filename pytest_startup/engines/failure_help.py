@@ -156,6 +156,10 @@ ADVICE: dict[tuple[str, str | None], Advice] = {
         ("the kernel's log (OOM killer) and the container's memory limit", "who else may have sent the signal"),
         ("GPU memory settings: they do not lower host memory",),
     ),
+    ("daemon-lost", None): (
+        ("the container engine's own log (journalctl -u docker), and who restarted it", "its option live-restore"),
+        ("engine arguments", "GPU memory settings"),
+    ),
     ("process-died", None): (
         ("the kernel's log (OOM killer), exit codes, logs of the other nodes",),
         ("the last traceback: it comes from who noticed, not from who died",),

@@ -33,6 +33,7 @@ KINDS: dict[str, str] = {
     "device-fault": "a kernel failed on the device",
     "crashed": "a process crashed in native code",
     "killed": "a process was killed from outside",
+    "daemon-lost": "the container engine went away",
     "process-died": "a process died without saying why",
     "corrupted-cache": "a cached artifact is damaged or incomplete",
     "kernel-build": "a kernel could not be compiled",
