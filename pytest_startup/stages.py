@@ -13,12 +13,12 @@ TELL = 20.0
 class Stages:
     """``with Stages(tell, "restart-1") as stages: stages.now("quality prompts"); …``
 
-    A stage that lasts longer than ``interval`` is told, again and again, from a thread of its own:
+    A stage that lasts longer than ``interval`` (default ``TELL``) is told, again and again, from a thread of its own:
     ``restart-1: quality prompts, 21 s``. ``now("")`` is silent, for steps that tell by themselves.
     """
 
-    def __init__(self, tell: Callable[[str], None], name: str, interval: float = TELL) -> None:
-        self._tell, self._name, self._interval = tell, name, interval
+    def __init__(self, tell: Callable[[str], None], name: str, interval: float | None = None) -> None:
+        self._tell, self._name, self._interval = tell, name, TELL if interval is None else interval
         self._stage, self._since = "", time.monotonic()
         self._news = threading.Condition()
         self._closed = False

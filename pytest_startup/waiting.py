@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from pytest_startup import stages
 from pytest_startup.ends import failure_of
 from pytest_startup.intake import LogReading, merged
 from pytest_startup.record import Evidence, Fact, Failure
-from pytest_startup.stages import TELL
 from pytest_startup.tails import last_lines
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Wait:
     diverged: Callable[[Sequence[Fact], float], Failure | None]
     tell: Callable[[str], None]
     name: str
-    interval: float = TELL
+    interval: float = field(default_factory=lambda: stages.TELL)
     notes: list[str] = field(default_factory=list)
     _silent_since: float | None = None
 

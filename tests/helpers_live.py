@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers_launch import FAKE
+from helpers_launch import FAKE, until
 
 from pytest_startup.checks.base import Verdict
 from pytest_startup.gate import StartFailed
@@ -23,6 +25,8 @@ from pytest_startup.profile.model import Profile
 from pytest_startup.record import StartRecord
 from pytest_startup.replay import ReplayGate
 from pytest_startup.schema import FOLDER
+
+TESTS = Path(__file__).parent
 
 PROFILE = """\
 schema: 1
@@ -157,3 +161,41 @@ def schema_problems_of(folder: Path) -> list[str]:
     validator = jsonschema.Draft202012Validator(json.loads((FOLDER / "record.schema.json").read_text()))
     files = sorted(folder.glob("*/record.json"))
     return [f"{f}: {e.json_path} {e.message}" for f in files for e in validator.iter_errors(json.loads(f.read_text()))]
+
+
+class Outside:
+    """pytest in a process of its own, as a user runs it."""
+
+    def __init__(self, site: Site, *args: str) -> None:
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_ADDOPTS")}
+        environ["PYTHONPATH"] = os.pathsep.join([str(TESTS.parent), str(TESTS)])
+        environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        command = [sys.executable, "-m", "pytest", "-p", "pytest_startup.plugin", "-p", "no:cacheprovider"]
+        self.site = site
+        self.process = subprocess.Popen(
+            [*command, "--startup-profile", str(site.path), "--startup-artifacts", str(site.artifacts), *args],
+            cwd=site.folder,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self) -> tuple[int, str]:
+        out, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, out
+
+    def logged(self, text: bytes, start: str = "reference") -> None:
+        def there() -> bool:
+            logs = self.site.artifacts.glob(f"*/*/{start}/head/engine.log")
+            return any(text in log.read_bytes() for log in logs)
+
+        until(there, f"{text!r} in the log of {start}", 40.0)
+
+    @property
+    def folder(self) -> Path:
+        (folder,) = self.site.artifacts.glob("*/*")
+        return folder

@@ -3,63 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers_launch import gone, isolate, until
-from helpers_live import Site, quick, schema_problems_of
-
-TESTS = Path(__file__).parent
+from helpers_launch import gone, isolate
+from helpers_live import Outside, Site, quick, schema_problems_of
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     isolate(tmp_path, monkeypatch)
     return Site(tmp_path)
-
-
-class Outside:
-    """pytest in a process of its own, as a user runs it."""
-
-    def __init__(self, site: Site, *args: str) -> None:
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_ADDOPTS")}
-        environ["PYTHONPATH"] = os.pathsep.join([str(TESTS.parent), str(TESTS)])
-        environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-        command = [sys.executable, "-m", "pytest", "-p", "pytest_startup.plugin", "-p", "no:cacheprovider"]
-        self.site = site
-        self.process = subprocess.Popen(
-            [*command, "--startup-profile", str(site.path), "--startup-artifacts", str(site.artifacts), *args],
-            cwd=site.folder,
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def interrupt(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-
-    def end(self) -> tuple[int, str]:
-        out, _ = self.process.communicate(timeout=60)
-        return self.process.returncode, out
-
-    def logged(self, text: bytes, start: str = "reference") -> None:
-        def there() -> bool:
-            logs = self.site.artifacts.glob(f"*/*/{start}/head/engine.log")
-            return any(text in log.read_bytes() for log in logs)
-
-        until(there, f"{text!r} in the log of {start}", 40.0)
-
-    @property
-    def folder(self) -> Path:
-        (folder,) = self.site.artifacts.glob("*/*")
-        return folder
 
 
 def interrupted(folder: Path, start: str) -> dict[str, Any]:
