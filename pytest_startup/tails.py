@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +26,8 @@ def last_lines(log: NodeLog, count: int) -> tuple[Evidence, ...]:
         stamps = _stamps(log.lines)
     except OSError:
         return ()
-    if size > _BLOCK:
-        tail = tail[1:]
+    if size > _BLOCK and any(part.strip() for part in tail[1:]):
+        tail = tail[1:]  # its beginning is not there
     number = max(stamps, default=None)  # every line has a receive time, so the last one numbers the last line
     out: list[Evidence] = []
     rows = tail[:-1] if tail[-1] == b"" else tail
@@ -53,5 +54,6 @@ def _stamps(path: Path) -> dict[int, float]:
     for row in rows[1 if size > _BLOCK else 0 :]:
         number, tab, seconds = row.partition(b"\t")
         if tab and number.isdigit():
-            out[int(number)] = float(seconds)
+            with contextlib.suppress(ValueError):
+                out[int(number)] = float(seconds)
     return out
