@@ -41,7 +41,7 @@ def choose_launcher(profile: Profile, options: Options, notice: Callable[[str], 
 
 
 def gpu_held(pids: Collection[int], gpus: Sequence[str]) -> Sequence[str]:
-    """Which of these GPUs still hold memory for these processes, one text each (see ``launch.running.GpuHeld``)."""
+    """Which of these GPUs still hold memory for these processes, one text each (see ``launch.release.GpuHeld``)."""
     if not gpus:
         return []
     from pytest_startup.observe.gpus import GIB, Nvml

@@ -21,7 +21,7 @@ from pytest_startup.launch.container_running import ContainerRunning, Launched
 from pytest_startup.launch.container_watch import boot_of
 from pytest_startup.launch.docker_daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 from pytest_startup.launch.identity import Identity, identify
-from pytest_startup.launch.running import GpuHeld
+from pytest_startup.launch.release import GpuHeld
 from pytest_startup.observe.caches import Snapshot
 from pytest_startup.profile.model import CacheFolder, ContainerLaunch, Profile
 from pytest_startup.record import Leftover

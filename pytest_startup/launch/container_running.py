@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_startup.launch import ports, registry, stopping
+from pytest_startup.launch import registry, stopping
 from pytest_startup.launch.base import Exit, NodeLog, StartPlan
 from pytest_startup.launch.container_exec import Exec
 from pytest_startup.launch.container_file_log import FilePump
@@ -20,9 +20,10 @@ from pytest_startup.launch.container_watch import Boot, Watcher
 from pytest_startup.launch.docker_daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 from pytest_startup.launch.identity import alive, command_line
 from pytest_startup.launch.memory import SHM, shm_names
-from pytest_startup.launch.running import GpuHeld, oom_kills
+from pytest_startup.launch.release import GpuHeld, gpus_released, port_released
+from pytest_startup.launch.watch_facts import oom_kills, watch_facts
 from pytest_startup.observe.listeners import Listening, who_listens
-from pytest_startup.record import JSON, Evidence, Fact, Leftover
+from pytest_startup.record import Evidence, Fact, Leftover
 from pytest_startup.redact import Redactor
 
 _POLL = 0.05
@@ -185,17 +186,7 @@ class ContainerRunning:
         if processes is not None:
             if processes.peak is None and self._stopped is None:
                 processes.look()
-            peak = processes.peak
-            if peak is not None:
-                text = f"highest {peak.measure.upper()} sum of {peak.processes} processes, sampled every 0.5 s or more"
-                fact = self._fact("host.memory_peak", round(peak.size / 2**30, 3), "/proc/*/smaps_rollup", text, "host")
-                evidence = replace(fact.evidence, seconds=round(peak.seconds, 3))
-                detail: dict[str, JSON] = {"measure": peak.measure, "processes": peak.processes}
-                out.append(replace(fact, evidence=evidence, unit="GiB", detail=detail))
-            for pid, name, seconds in processes.lost:
-                text = f"pid {pid} ended while the engine ran (helpers do that, ranks must not)"
-                fact = self._fact("process.ended", self._redact(name), f"/proc/{pid}", text, "process")
-                out.append(replace(fact, evidence=replace(fact.evidence, seconds=seconds), detail={"pid": pid}))
+            out += watch_facts(self._node, processes.peak, processes.lost, self._oom_before, self._redact)
         for begin, end in self._watcher.absences:
             text = f"the container engine did not answer from {begin:.1f} s to {end:.1f} s; the container ran on"
             out.append(self._fact("container.engine_away", round(end - begin, 3), where, text, unit="s"))
@@ -206,10 +197,6 @@ class ContainerRunning:
         over = self._stopped is not None or self.exited() is not None
         if problem and over:
             out.append(self._fact("log.incomplete", problem, "engine.log", problem))
-        killed = oom_kills() - self._oom_before
-        if killed > 0:
-            text = f"the kernel's out-of-memory killer ended {killed} processes of this host since launch"
-            out.append(self._fact("host.oom_kill", killed, "/proc/vmstat", text, "host"))
         return out
 
     def keep(self) -> bool:
@@ -281,9 +268,11 @@ class ContainerRunning:
         out = [self._container_stopped(begin, until)]
         self._finish_log(_REST if out[0].released else 1.0)
         out += self._processes_gone(begin, until)
-        out.append(self._port_released(begin, until))
+        launch = self._plan.profile.launch
+        out.append(port_released(launch.host, self._launched.port, self._node, begin, until))
         out += self._shm_released(begin)
-        out += self._gpus_released(begin, until)
+        pids = {i.pid for i in self._processes.known} if self._processes is not None else {self._launched.boot.pid}
+        out += gpus_released(self._gpu_held, pids, launch.gpus, self._node, begin, until)
         return tuple(out)
 
     def _container_stopped(self, begin: float, until: float) -> Leftover:
@@ -314,17 +303,6 @@ class ContainerRunning:
             return [Leftover("pid", f"{len(known)} processes of the container", True, seconds, self._node)]
         return [Leftover("pid", f"{i.pid} {known[i]}", False, seconds, self._node) for i in left]
 
-    def _port_released(self, begin: float, until: float) -> Leftover:
-        host, port = self._plan.profile.launch.host, self._launched.port
-        while True:
-            taken = ports.why_taken(host, port)
-            seconds = round(time.monotonic() - begin, 3)
-            if taken is None:
-                return Leftover("port", f"{host}:{port}", True, seconds, self._node)
-            if time.monotonic() >= until:
-                return Leftover("port", f"{host}:{port}, held by {taken}", False, seconds, self._node)
-            time.sleep(_POLL)
-
     def _shm_released(self, begin: float) -> list[Leftover]:
         """Entries of the host's /dev/shm that processes of the container had open (``ipc: host``)."""
         if self._processes is None or not self._processes.shm:
@@ -337,20 +315,6 @@ class ContainerRunning:
             note = " (left behind by the engine; removed)" if name in removed else ""
             out.append(Leftover("shm", f"{SHM}/{name}{note}", name not in held, seconds, self._node))
         return out
-
-    def _gpus_released(self, begin: float, until: float) -> list[Leftover]:
-        gpus = self._plan.profile.launch.gpus
-        if self._gpu_held is None or not gpus:
-            return []
-        pids = {i.pid for i in self._processes.known} if self._processes is not None else {self._launched.boot.pid}
-        while True:
-            held = self._gpu_held(pids, gpus)
-            seconds = round(time.monotonic() - begin, 3)
-            if not held:
-                return [Leftover("gpu-memory", f"GPU {gpu}", True, seconds, self._node) for gpu in gpus]
-            if time.monotonic() >= until:
-                return [Leftover("gpu-memory", text, False, seconds, self._node) for text in held]
-            time.sleep(4 * _POLL)
 
     def _fact(
         self, name: str, value: Any, where: str, text: str, source: str = "container", unit: str | None = None

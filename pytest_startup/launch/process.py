@@ -12,7 +12,8 @@ from pytest_startup.launch.base import LaunchError, StartPlan
 from pytest_startup.launch.environment import engine_environment
 from pytest_startup.launch.link import KeeperLink
 from pytest_startup.launch.memory import shm_names
-from pytest_startup.launch.running import GpuHeld, ProcessRunning
+from pytest_startup.launch.release import GpuHeld
+from pytest_startup.launch.running import ProcessRunning
 from pytest_startup.profile.model import Profile
 from pytest_startup.record import Leftover
 from pytest_startup.redact import Redactor
@@ -23,7 +24,7 @@ NODE = "head"
 class ProcessLauncher:
     """Starts ``launch.process`` profiles. One engine at a time; GPUs and port stay locked until ``close``.
 
-    ``gpu_held`` tells what of our processes still holds GPU memory (see ``running.GpuHeld``); ``gpu_name`` turns an
+    ``gpu_held`` tells what of our processes still holds GPU memory (see ``release.GpuHeld``); ``gpu_name`` turns an
     index into the GPU's UUID, so that two profiles that name it differently meet at one lock. GPUs and ports that
     another run of ours uses are waited for ``lock_wait`` seconds; ``notice`` hears of it.
     """

@@ -6,23 +6,19 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_startup.launch import ports, registry, stopping
+from pytest_startup.launch import registry, stopping
 from pytest_startup.launch.base import Exit, NodeLog, StartPlan
 from pytest_startup.launch.identity import Identity, alive, command_line, ours
 from pytest_startup.launch.link import KeeperLink
-from pytest_startup.launch.memory import SHM
+from pytest_startup.launch.memory import SHM, Peak
+from pytest_startup.launch.release import GpuHeld, gpus_released, port_released
+from pytest_startup.launch.watch_facts import oom_kills, watch_facts
 from pytest_startup.record import Evidence, Fact, Leftover
 from pytest_startup.redact import Redactor
-
-#: ``gpu_held(pids, gpus)``: one text per holding that is not released yet (``GPU 0: 2.1 GiB held by pid 7``). ``pids``
-#: are all that the engine ever had, ``gpus`` those of the profile. Empty: released, or there is nothing to see.
-GpuHeld = Callable[[Collection[int], Sequence[str]], Sequence[str]]
-
-_POLL = 0.05
 
 
 class ProcessRunning:
@@ -104,33 +100,10 @@ class ProcessRunning:
                 unit="s",
             ),
         ]
-        peak = figures.get("peak")
-        if peak:
-            text = (
-                f"highest {peak['measure'].upper()} sum of {peak['processes']} processes, sampled every 0.5 s or more"
-            )
-            out.append(
-                self._fact(
-                    "host.memory_peak",
-                    round(peak["size"] / 2**30, 3),
-                    "/proc/*/smaps_rollup" if peak["measure"] == "pss" else "/proc/*/statm",
-                    text,
-                    unit="GiB",
-                    seconds=round(peak["seconds"], 3),
-                    source="host",
-                    detail={"measure": peak["measure"], "processes": peak["processes"]},
-                )
-            )
-        for pid, name, seconds in figures.get("lost", ()):
-            text = f"pid {pid} ended while the engine ran (helpers do that, ranks must not)"
-            value, detail = self._redact(name), {"pid": pid}
-            out.append(self._fact("process.ended", value, f"/proc/{pid}", text, seconds=seconds, detail=detail))
+        peak = Peak(**figures["peak"]) if figures.get("peak") else None
+        out += watch_facts(self._node, peak, figures.get("lost", ()), self._oom_before, self._redact)
         if figures.get("log_error"):
             out.append(self._fact("log.incomplete", str(figures["log_error"]), "engine.log", str(figures["log_error"])))
-        killed = oom_kills() - self._oom_before
-        if killed > 0:
-            text = f"the kernel's out-of-memory killer ended {killed} processes of this host since launch"
-            out.append(self._fact("host.oom_kill", killed, "/proc/vmstat", text, source="host"))
         return out
 
     def keep(self) -> bool:
@@ -191,33 +164,11 @@ class ProcessRunning:
             removed = " (left behind by the engine; removed)" if name in ended["shm_removed"] else ""
             gone = not os.path.lexists(f"{SHM}/{name}")
             out.append(Leftover("shm", f"{SHM}/{name}{removed}", gone, seconds, self._node))
-        out.append(self._port_released(begin, begin + limit + release))
-        out.extend(self._gpus_released(begin, begin + limit + release, {int(p) for p, _, _ in ended["ended"]}))
+        until, launch = begin + limit + release, self._plan.profile.launch
+        out.append(port_released(launch.host, self._plan.port, self._node, begin, until))
+        pids = {int(pid) for pid, _, _ in ended["ended"]}
+        out.extend(gpus_released(self._gpu_held, pids, launch.gpus, self._node, begin, until))
         return tuple(out)
-
-    def _port_released(self, begin: float, until: float) -> Leftover:
-        host, port = self._plan.profile.launch.host, self._plan.port
-        while True:
-            taken = ports.why_taken(host, port)
-            seconds = round(time.monotonic() - begin, 3)
-            if taken is None:
-                return Leftover("port", f"{host}:{port}", True, seconds, self._node)
-            if time.monotonic() >= until:
-                return Leftover("port", f"{host}:{port}, held by {taken}", False, seconds, self._node)
-            time.sleep(_POLL)
-
-    def _gpus_released(self, begin: float, until: float, pids: set[int]) -> list[Leftover]:
-        gpus = self._plan.profile.launch.gpus
-        if self._gpu_held is None or not gpus:
-            return []
-        while True:
-            held = self._gpu_held(pids, gpus)
-            seconds = round(time.monotonic() - begin, 3)
-            if not held:
-                return [Leftover("gpu-memory", f"GPU {gpu}", True, seconds, self._node) for gpu in gpus]
-            if time.monotonic() >= until:
-                return [Leftover("gpu-memory", text, False, seconds, self._node) for text in held]
-            time.sleep(4 * _POLL)
 
     def _end_without_keeper(self, limit: float, release: float) -> dict[str, Any]:
         """The keeper was killed: end what the registry and the marker still know of this start."""
@@ -270,12 +221,3 @@ class ProcessRunning:
     ) -> Fact:
         evidence = Evidence(source, where, text[:400], node=self._node, seconds=seconds)
         return Fact(name, value, evidence, unit=unit, node=self._node, detail=detail or {})
-
-
-def oom_kills() -> int:
-    """Processes that this host's kernel killed for want of memory since boot; 0 where it does not count them."""
-    try:
-        with open("/proc/vmstat", encoding="ascii") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
-    except OSError:
-        return 0

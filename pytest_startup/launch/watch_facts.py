@@ -1,0 +1,41 @@
+"""Facts of an engine's processes: the peak of their memory, those that ended, what the kernel killed for memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pytest_startup.launch.memory import Peak
+from pytest_startup.record import JSON, Evidence, Fact
+
+
+def watch_facts(
+    node: str, peak: Peak | None, lost: Iterable[Sequence[Any]], oom_before: int, redact: Callable[[str], str]
+) -> list[Fact]:
+    """``host.memory_peak``, ``process.ended`` and ``host.oom_kill``. ``lost``: ``[pid, name, seconds]`` each."""
+    out = []
+    if peak is not None:
+        text = f"highest {peak.measure.upper()} sum of {peak.processes} processes, sampled every 0.5 s or more"
+        where = "/proc/*/smaps_rollup" if peak.measure == "pss" else "/proc/*/statm"
+        evidence = Evidence("host", where, text, node=node, seconds=round(peak.seconds, 3))
+        detail: dict[str, JSON] = {"measure": peak.measure, "processes": peak.processes}
+        size = round(peak.size / 2**30, 3)
+        out.append(Fact("host.memory_peak", size, evidence, unit="GiB", node=node, detail=detail))
+    for pid, name, seconds in lost:
+        text = f"pid {pid} ended while the engine ran (helpers do that, ranks must not)"
+        evidence = Evidence("process", f"/proc/{pid}", text, node=node, seconds=seconds)
+        out.append(Fact("process.ended", redact(name), evidence, node=node, detail={"pid": pid}))
+    killed = oom_kills() - oom_before
+    if killed > 0:
+        text = f"the kernel's out-of-memory killer ended {killed} processes of this host since launch"
+        out.append(Fact("host.oom_kill", killed, Evidence("host", "/proc/vmstat", text, node=node), node=node))
+    return out
+
+
+def oom_kills() -> int:
+    """Processes that this host's kernel killed for want of memory since boot; 0 where it does not count them."""
+    try:
+        with open("/proc/vmstat", encoding="ascii") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    except OSError:
+        return 0
