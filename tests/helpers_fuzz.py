@@ -105,10 +105,9 @@ def _holds(text: str, value: JSON) -> bool:
     if isinstance(value, bool) or value is None:
         return True
     if isinstance(value, (int, float)):
-        flat = text.replace(",", "")
-        found = re.findall(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", flat)
-        whole = re.search(rf"(?<![\d.]){re.escape(str(abs(value)))}", flat)
-        return whole is not None or any(number(n) == abs(value) for n in found)
+        # Whole numbers only: with their commas, or each part between them, with an exponent or without.
+        forms = (r"\d[\d,]*(?:\.\d+)?", r"\d+(?:\.\d+)?", r"\d+(?:\.\d+)?[eE][-+]?\d+")
+        return any(number(found) == abs(value) for form in forms for found in re.findall(form, text))
     flat = " ".join(text.split())
     words = " ".join(value.replace("***", "\0").split()).split("\0")
     return all(part.strip() in flat for part in words)
