@@ -199,7 +199,8 @@ class Engine:
 
     def spawn(self, child: dict[str, Any]) -> None:
         process = subprocess.Popen(
-            [sys.executable, __file__, "--child", json.dumps({**child, "listen": self.port})],
+            [child.get("name", sys.executable), __file__, "--child", json.dumps({**child, "listen": self.port})],
+            executable=sys.executable,
             start_new_session=bool(child.get("setsid")),
             stdout=subprocess.PIPE,
             stderr=1,
