@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_startup.artifacts import ArtifactsError
 from pytest_startup.intake import LogReading, read_logs
 from pytest_startup.launch.base import NodeLog
 from pytest_startup.record import Evidence, Fact, Failure, PhaseSpan, StartRecord
@@ -94,7 +95,10 @@ def _placed(evidence: Evidence, logs: Sequence[NodeLog]) -> Evidence:
 
 
 def reread(record: StartRecord, folder: Path, profile: Profile, dialect: Dialect) -> StartRecord:
-    """A saved record, with all that comes from logs and endpoints read again by the rules of today."""
+    """A saved record, with all that comes from logs and endpoints read again by the rules of today.
+
+    Raises ArtifactsError for files that are damaged.
+    """
     from pytest_startup.observe.endpoints import read_saved
 
     logs = node_logs(folder)
@@ -105,7 +109,10 @@ def reread(record: StartRecord, folder: Path, profile: Profile, dialect: Dialect
             kept.append(fact)
         elif fact.evidence.source == "endpoint" and fact.evidence.seconds is not None:
             seconds.append(fact.evidence.seconds)
-    seen = read_saved(folder / "endpoints", dialect.endpoints)
+    try:
+        seen = read_saved(folder / "endpoints", dialect.endpoints)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArtifactsError(f"{folder / 'endpoints'} can't be read: {error}") from None
     asked = endpoint_facts(dialect, seen, max(seconds, default=None))
     return log_parts(replace(record, facts=in_order(reading.facts, asked, kept)), reading, logs)
 

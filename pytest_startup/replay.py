@@ -66,13 +66,19 @@ class ReplayGate:
             if name not in self._records:
                 if name not in self._names:
                     raise LaunchError(f"{self._folder} holds no start {name!r}: that run made {', '.join(self._names)}")
-                saved = read_record(self._folder, name)
-                self._records[name] = assemble.reread(saved, self._folder / name, self.profile, self._judging.dialect)
+                self._records[name] = self._read(name)
             if self._records[name].failure is not None:
                 raise StartFailed(self._records[name])
             if name == start:
                 break
         return self._records[start]
+
+    def _read(self, name: str) -> StartRecord:
+        try:
+            saved = read_record(self._folder, name)
+            return assemble.reread(saved, self._folder / name, self.profile, self._judging.dialect)
+        except ArtifactsError as error:
+            raise LaunchError(str(error)) from None
 
     def verdict(self, start: str, check: str) -> Verdict:
         try:
