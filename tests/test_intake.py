@@ -15,6 +15,7 @@ from pytest_startup.engines.registry import dialect
 from pytest_startup.intake import Intake, LogReading, merged, read_logs
 from pytest_startup.launch.base import NodeLog
 from pytest_startup.observe.follow import replay
+from pytest_startup.observe.patterns import PatternScan, hint
 from pytest_startup.profile.model import ExpectLog, LogPattern
 
 DATA = Path(__file__).with_name("data") / "fake_engine"
@@ -108,3 +109,41 @@ def test_the_time_of_a_match_is_that_of_the_first_byte_of_its_line(tmp_path: Pat
     intake.take([(log, (b"halves", 2.0))])
     (fact,) = [f for f in intake.close().facts if f.name == "log.match"]
     assert (fact.evidence.line, fact.evidence.seconds, fact.value) == (2, 1.0, "two halves")
+
+
+HINTS = {
+    "Traceback": "Traceback",
+    "^Loading x$": "Loading x",
+    "a|b": "a|b",
+    "^a|b": None,
+    r"a\$": r"a\$",
+    r"a\\$": r"a\\",
+    "[^x]y": "[^x]y",
+    r"\bword\b": r"\bword\b",
+    "(?i)x": None,
+    "(?:a|b)c": "(?:a|b)c",
+    "x(?=y)": None,
+    "(?<=x)y": None,
+    r"\Ax": None,
+    r"x\Z": None,
+    "a$b": None,
+}
+
+
+@pytest.mark.parametrize("pattern", HINTS)
+def test_what_a_raw_line_is_searched_for_first(pattern: str) -> None:
+    found = hint(pattern)
+    assert (found.pattern if found else None) == HINTS[pattern]
+
+
+PARTS = ["(Worker_TP1 pid=7) ", "INFO 11-29 15:00:00 [core.py:1] ", "\x1b[36m", "[0m", "Traceback", "a", "b", " ", "\r"]
+ASKED = ("Traceback", "^a", "b$", r"\ba\b", "^a b$", "[^ab]Trace", "a|Trace.*b", "a(?=b)")
+
+
+@given(st.lists(st.lists(st.sampled_from(PARTS), max_size=5).map("".join), max_size=6), st.sampled_from(ASKED))
+def test_the_first_search_never_misses_a_line(lines: list[str], pattern: str) -> None:
+    log = NodeLog("head", Path("engine.log"), Path("lines.tsv"))
+    data = "".join(f"{line}\n" for line in lines).encode()
+    quick, slow = (PatternScan(ExpectLog(forbid=(LogPattern(pattern),))) for _ in range(2))
+    slow._hints = [None]
+    assert quick.feed(log, data, 1.0) + quick.close() == slow.feed(log, data, 1.0) + slow.close()
