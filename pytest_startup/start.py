@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from pytest_startup.launch.base import Launcher, Running
     from pytest_startup.profile.model import Profile
 
+#: Failures of an engine that is no more: its log is read to its end.
+ENDED = ("ended", *KNOWN.values())
+
 
 @dataclass(frozen=True)
 class Tools:
@@ -74,8 +77,9 @@ class LiveStart:
                 if self._seen.failure is None:
                     self._close_logs()
                     return self._write()
-                if self._seen.failure.kind != "ended":
-                    self._close_logs()
+                if self._seen.failure.kind not in ENDED:
+                    self._close_logs()  # an engine that has ended may still be saying why
+                stages.now("")
                 return self.finish()
             except ArtifactsError:
                 if self.running is not None:
@@ -104,7 +108,7 @@ class LiveStart:
                 self._seen.notes.append(f"after its observation, before it was stopped: {alone.text}")
         self._close_logs()
         failure = self._seen.failure
-        if failure is not None and failure.kind in ("ended", *KNOWN.values()) and not failure.last_lines:
+        if failure is not None and failure.kind in ENDED and not failure.last_lines:
             self._seen.failure = replace(failure, last_lines=self._last())
         record = self._write(left)
         if again is not None:
@@ -115,7 +119,7 @@ class LiveStart:
         """Everything up to the end of the observation; what went wrong is in ``seen.failure``."""
         profile, seen = self.tools.profile, self._seen
         stages.now("looking at the caches")
-        seen.caches_before = caches.snapshots(profile.caches, earlier)
+        seen.caches_before = self._caches(earlier, fresh=self.plan.fresh)
         stages.now("looking at the host")
         here = not profile.nodes  # nodes look at themselves
         nvml = gpus.Nvml(profile.launch.gpus or None) if here and (profile.launch.gpus or profile.host.gpu) else None
@@ -140,7 +144,7 @@ class LiveStart:
             seen.wall_seconds = self._now()
             seen.facts += sampler.facts(after=seen.failure is None) if here else []
             if seen.failure is None:
-                seen.caches_after = caches.snapshots(profile.caches, seen.caches_before)
+                seen.caches_after = self._caches(seen.caches_before)
                 self._process_facts = self.running.facts()
         finally:
             sampler.stop()
@@ -235,9 +239,9 @@ class LiveStart:
         if anew or len(logs) > 1:
             self._reading = read_logs(logs, self.tools.dialect, self.tools.profile.expect.log, ends)
 
-    def _pids(self) -> set[int]:
+    def _pids(self) -> set[int] | None:
         known = pids_of(self.running) if self.running is not None else None
-        return known() if known is not None else set()
+        return known() if known is not None else None
 
     def _caches(self, earlier: Mapping[str, caches.Snapshot], fresh: bool = False) -> Mapping[str, caches.Snapshot]:
         launcher, profile = self.tools.launcher, self.tools.profile
@@ -257,7 +261,7 @@ class LiveStart:
         logs = running.logs if running is not None else ()
         reading = self._reading or LogReading()
         if seen.caches_after is None:
-            seen.caches_after = caches.snapshots(profile.caches, seen.caches_before)
+            seen.caches_after = self._caches(seen.caches_before)
         self.snapshots = seen.caches_after
         if self._process_facts is None:
             self._process_facts = running.facts() if running is not None else ()

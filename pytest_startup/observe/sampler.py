@@ -33,7 +33,7 @@ class MemorySampler:
         launched_at: float,
         *,
         interval: float = 0.5,
-        pids: Callable[[], Collection[int]] | None = None,
+        pids: Callable[[], Collection[int] | None] | None = None,
         proc: Path = Path("/proc"),
     ) -> None:
         self._nvml, self._launched_at, self._interval, self._pids, self._proc = nvml, launched_at, interval, pids, proc
