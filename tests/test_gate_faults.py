@@ -351,3 +351,52 @@ def test_manifest_holds_the_verdicts(site: Site) -> None:
     assert manifest["verdicts"]["restart-1::kv"] == "failed"
     assert manifest["failed"] == {}
     assert manifest["interrupted"] is None
+
+
+SLOW = {
+    "slower after the restart": ({"token_seconds": 0.004}, {"token_seconds": 0.02}),
+    "some requests of the workload fail": ({}, {"completion": [*["good"] * 13, *["error", "good"] * 10]}),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_workload_that_is_worse_is_red(site: Site, name: str) -> None:
+    site.write(*SLOW[name])
+    run = live(site)
+    assert run.red()["restart-1::throughput"] == "failed"
+    assert "reference::throughput" not in run.red()
+    same_when_replayed(site, run)
+
+
+def test_a_workload_that_was_not_measured_whole_is_not_green(site: Site) -> None:
+    """Every request of a batch fails: nothing more is measured, and what was measured before is not enough."""
+    site.write({}, {"completion": [*["good"] * 13, *["error"] * 4, "good"]})
+    run = live(site)
+    restart = run.records["restart-1"]
+    assert restart.failure is None
+    assert len(restart.throughput) < 7
+    assert re.search(r"^throughput: all 4 requests failed: HTTP 500", restart.notes[0])
+    assert run.red()["restart-1::throughput"] == "failed"
+    same_when_replayed(site, run)
+
+
+def test_a_command_that_leaves_its_engine_behind_is_no_start(site: Site) -> None:
+    """A wrapper puts the engine into the background and ends with code 0: nobody would stop or watch that engine."""
+    wrapper = site.folder / "wrapper.py"
+    wrapper.write_text(
+        "import subprocess, sys\n"
+        "p = subprocess.Popen(sys.argv[1:], start_new_session=True, stdout=subprocess.PIPE, stderr=1)\n"
+        "for line in p.stdout:\n"
+        "    sys.stdout.buffer.write(line)\n"
+        "    sys.stdout.flush()\n"
+        "    if b'Application startup complete' in line:\n"
+        "        break\n"
+    )
+    site.write({"open_line": "x"}, text=quick().replace('["{python}", ', f'["{{python}}", "{wrapper}", "{{python}}", '))
+    run = live(site)
+    failure = run.records["reference"].failure
+    assert failure is not None
+    assert failure.kind == "ended"
+    assert "exit code 0" in failure.summary
+    assert all(left.released for left in run.records["reference"].cleanup or ())
+    same_when_replayed(site, run)
