@@ -1,4 +1,4 @@
-"""The real engine of ``examples/cpu-vllm`` in a container: its installation mounted into the small image of the tests."""
+"""The real engine of ``examples/cpu-vllm`` in a container: its installation mounted into the tests' small image."""
 
 from __future__ import annotations
 

@@ -124,13 +124,47 @@ class TestEngine:
         done = subprocess.run(
             [str(SCRIPTS / name), *words],
             env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             check=False,
         )
         assert done.returncode == 0, f"{name} {' '.join(words)}: {done.stderr[-2000:]}"
         return done.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def container_engine() -> Iterator[TestEngine]:
+    """One engine for all tests that do not break it."""
+    need_engine()
+    engine = TestEngine(FAKE_GPU="1").start()
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture
+def engine(container_engine: TestEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestEngine]:
+    """The engine, the test inside its network, with a registry and locks of the test's own; emptied behind it."""
+    from helpers_launch import isolate
+
+    isolate(tmp_path, monkeypatch)
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    with container_engine.inside():
+        yield container_engine
+    left = container_engine.docker("ps", "-aq").split()
+    if left:
+        container_engine.docker("rm", "-fv", *left)
+    volumes = container_engine.docker("volume", "ls", "-q").split()
+    if volumes:
+        container_engine.docker("volume", "rm", *volumes)
+
+
+@pytest.fixture
+def launcher() -> Iterator[Any]:
+    from pytest_startup.launch.container import ContainerLauncher
+
+    made = ContainerLauncher()
+    yield made
+    made.close()
 
 
 def wait_gone(pid: int, limit: float = 20.0) -> None:
@@ -146,6 +180,51 @@ def fake_volumes() -> dict[str, str]:
 
 def fake_env(how: Mapping[str, Any] | None = None) -> dict[str, str]:
     return {"FAKE_ENGINE": json.dumps(how)} if how else {}
+
+
+def gate_yaml(
+    engine: TestEngine, *, container: str = "network: host", caches: str = "", restarts: str = "", **more: str
+) -> str:
+    """A whole profile of the stand-in engine in a container. ``container``: more lines of it, separated by ``\\n``;
+    ``port``, ``env`` (inside the braces), ``top``: lines at the top level."""
+    lines = "\n".join(f"    {line}" for line in container.splitlines())
+    return f"""\
+schema: 1
+name: contained
+engine:
+  kind: vllm
+  version: 0.31.0
+  model: models/dense
+  env: {{{more.get("env", "")}}}
+launch:
+  container:
+    image: {engine.image}
+    command: [python3, {TESTS}/fake_engine.py, serve]
+    docker_host: {engine.url}
+{lines}
+  port: {more.get("port", "auto")}
+deadlines: {{ready: 60s, stop: 5s, release: 10s}}
+{caches}
+restarts: [{restarts}]
+expect: {{completion: {{prompt: "The capital of France is"}}}}
+waive:
+  - {{check: graphs, reason: "the recorded engine ran on a CPU"}}
+  - {{check: autotune, reason: "the recorded engine ran on a CPU"}}
+  - {{check: backend, reason: "the recorded engine never logs it"}}
+{more.get("top", "")}"""
+
+
+def gate(folder: Path, *words: str) -> list[str]:
+    """The command of a pytest run with ``folder/profile.yaml``."""
+    given = ["--startup-profile", str(folder / "profile.yaml"), "--rootdir", str(folder), str(folder)]
+    return [sys.executable, "-m", "pytest", "-p", "pytest_startup.plugin", "-p", "no:cacheprovider", *given, *words]
+
+
+def gate_env(**more: str) -> dict[str, str]:
+    """The environment of such a run: ours, without what belongs to this pytest."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_") or k == "PYTEST_STARTUP_LOCKS"}
+    kept.pop("CI", None)
+    return {**kept, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(TESTS.parent), **more}
 
 
 def container_profile(engine: TestEngine, folder: Path, **changes: Any) -> Any:
@@ -191,7 +270,7 @@ def container_plan(profile: Any, how: Mapping[str, Any] | None = None, **changes
     if port is None:
         port, lock = ports.free_port("127.0.0.1", run_id)
         lock.release()
-    host = "0.0.0.0" if published(container) else "127.0.0.1"
+    host = ".".join("0000") if published(container) else "127.0.0.1"
     words = container.exec_command if container.exec_command is not None else container.command
     argv = changes.pop("argv", (*words, "models/dense", "--host", host, "--port", str(port)))
     env = {**fake_env(how), **changes.pop("env", {})}

@@ -15,6 +15,8 @@ from pytest_startup.launch.logfiles import LogFiles
 from pytest_startup.redact import Redactor
 
 _POLL = 0.05
+#: Seconds until a daemon knows the pid of what it has started.
+_PID = 5.0
 #: Of an output that is not the log, this much of its end is kept for messages.
 _TAIL = 2000
 
@@ -43,8 +45,7 @@ class Exec:
         self._files: LogFiles | None = None
         self._tail = b""
         self._thread: threading.Thread | None = None
-        pid = int(daemon.exec_inspect(self._id).get("Pid") or 0)
-        self.main: Identity | None = main_process(container, pid)
+        self.main: Identity | None = main_process(container, self._pid())
 
     @property
     def error(self) -> str | None:
@@ -54,6 +55,16 @@ class Exec:
     def tail(self) -> str:
         """The end of an output that is not the log."""
         return self._tail.decode("utf-8", "replace").strip()
+
+    def _pid(self) -> int:
+        """As the daemon says, which knows it a moment after the start."""
+        end = time.monotonic() + _PID
+        while True:
+            seen = self._daemon.exec_inspect(self._id)
+            pid = int(seen.get("Pid") or 0)
+            if pid or not seen.get("Running") or time.monotonic() > end:
+                return pid
+            time.sleep(_POLL)
 
     def exit_code(self) -> int | None:
         """None while it runs. Raises DaemonLost, NotThere."""
@@ -88,14 +99,17 @@ class Exec:
         return self._problem is None
 
     def end(self, limit: float) -> float:
-        """TERM to the engine itself, which a container's stop would not send it; the seconds that are left to stop."""
+        """TERM to the engine itself, which a container's stop would not send it; the seconds that are left to stop.
+
+        When it has ended, what idles in the container needs no time of its own.
+        """
         begin = time.monotonic()
         if self.main is None or not alive(self.main):
             return limit
         send(self.main, signal.SIGTERM)
         while alive(self.main) and time.monotonic() < begin + limit:
             time.sleep(_POLL)
-        return max(0.0, limit - (time.monotonic() - begin))
+        return 0.0
 
     def _run(self, launched_at: float, redactor: Redactor) -> None:
         try:
@@ -111,5 +125,6 @@ class Exec:
         except (DaemonLost, DaemonRefused) as error:
             self._problem = f"the log is incomplete: {error}"
         finally:
+            self._output.close()
             if self._files is not None:
                 self._files.close()

@@ -9,9 +9,14 @@ from pytest_startup.launch.identity import Identity, Process, look, table
 from pytest_startup.launch.watch import Watch
 
 
+#: Where the kernel counts out-of-memory kills of a control group: version 1, version 2.
+_OOM_FILES = ("/memory.oom_control", "/memory.events")
+
+
 class ContainerProcesses(Watch):
     """As ``Watch``, for processes that are no children of ours but members of a container's control group.
 
+    ``oom_kills``: processes of the container that the kernel has killed for want of memory, the host's or their own.
     Finds nothing where the container's processes can't be seen: another pid namespace, another host.
     """
 
@@ -21,9 +26,12 @@ class ContainerProcesses(Watch):
         super().__init__(main, launched_at, shm, changed)
         self._container = container
         self._lists = procs_files(container, main.pid)
+        self._counts = [os.path.dirname(path) + name for path in self._lists for name in _OOM_FILES]
+        self.oom_kills = 0
 
     def living(self) -> list[Process]:
         """All processes of the container that run now."""
+        self.oom_kills = max(self.oom_kills, _count(self._counts))
         found = [look(pid) for pid in self._pids()]
         return [p for p in found if p is not None and p.state not in "ZX"]
 
@@ -35,6 +43,16 @@ class ContainerProcesses(Watch):
             except (OSError, ValueError):
                 continue
         return members(self._container)
+
+
+def _count(paths: list[str]) -> int:
+    for path in paths:
+        try:
+            with open(path, encoding="ascii") as file:
+                return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+        except (OSError, ValueError):
+            continue
+    return 0
 
 
 def procs_files(container: str, pid: int) -> list[str]:

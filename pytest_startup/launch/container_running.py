@@ -21,7 +21,7 @@ from pytest_startup.launch.docker_daemon import Daemon, DaemonLost, DaemonRefuse
 from pytest_startup.launch.identity import alive, command_line
 from pytest_startup.launch.memory import SHM, shm_names
 from pytest_startup.launch.release import GpuHeld, gpus_released, port_released
-from pytest_startup.launch.watch_facts import oom_kills, watch_facts
+from pytest_startup.launch.watch_facts import watch_facts
 from pytest_startup.observe.listeners import Listening, who_listens
 from pytest_startup.record import Evidence, Fact, Leftover
 from pytest_startup.redact import Redactor
@@ -80,7 +80,6 @@ class ContainerRunning:
         self._daemon, self._plan, self._launched, self._node = daemon, plan, launched, node
         self._redact, self._gpu_held, self._engine = redactor.text, gpu_held, engine
         self._logs = (NodeLog(node, folder / "engine.log", folder / "lines.tsv"),)
-        self._oom_before = oom_kills()
         self._stopped: tuple[Leftover, ...] | None = None
         self._stop_lock = threading.Lock()
         self.kept = False
@@ -186,7 +185,8 @@ class ContainerRunning:
         if processes is not None:
             if processes.peak is None and self._stopped is None:
                 processes.look()
-            out += watch_facts(self._node, processes.peak, processes.lost, self._oom_before, self._redact)
+            killed = (processes.oom_kills, f"the container ({self.container[:12]})")
+            out += watch_facts(self._node, processes.peak, processes.lost, killed, self._redact)
         for begin, end in self._watcher.absences:
             text = f"the container engine did not answer from {begin:.1f} s to {end:.1f} s; the container ran on"
             out.append(self._fact("container.engine_away", round(end - begin, 3), where, text, unit="s"))

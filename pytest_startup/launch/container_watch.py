@@ -89,10 +89,16 @@ class Watcher:
         return self._exit
 
     def stop(self) -> None:
-        """Look no more. Idempotent."""
+        """Look a last time, and no more: how it ended is known behind a stop, too. Idempotent."""
+        if self._stopped.is_set():
+            return
         self._stopped.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(10.0)
+        self._patience = 0.0
+        if self._exit is None:
+            self._exit = self._look()
+            self._ended.set()
 
     def _run(self) -> None:
         while not self._stopped.is_set():

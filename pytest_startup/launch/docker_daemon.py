@@ -21,6 +21,7 @@ ASK = 5.0
 WORK = 60.0
 #: Seconds for one read of a socket where our own limit is another one; whoever is left behind in it ends some time.
 _LONG = 3600.0
+_CHUNK = 1 << 18
 
 
 class DaemonLost(Exception):
@@ -111,7 +112,19 @@ class Daemon:
 
     def archive(self, container: str, path: str) -> Stream:
         """The tar stream of a file or folder in a container, also of one that is stopped."""
-        return Stream(self._call("archive", ASK, lambda c: c.get_archive(container, path)[0], long=True), self)
+
+        def work(client: APIClient) -> Any:
+            # not get_archive: it gives no way to close an archive of which only the beginning is wanted
+            url = f"{client.base_url}/v{client.api_version}/containers/{container}/archive"
+            answer = client.get(url, params={"path": path}, stream=True, timeout=_LONG)
+            if answer.status_code >= 400:
+                with answer:
+                    kind = NotThere if answer.status_code == 404 else DaemonRefused
+                    raise kind(str(answer.json().get("message", answer.reason)))
+            return answer
+
+        answer = self._call("archive", ASK, work, long=True)
+        return Stream(answer.iter_content(_CHUNK), self, answer)
 
     def volume(self, name: str) -> Mapping[str, Any]:
         return self._call("volume inspect", ASK, lambda c: dict(c.inspect_volume(name)))
@@ -211,9 +224,10 @@ class Daemon:
 class Stream:
     """An answer that comes in pieces; what goes wrong in it is DaemonLost."""
 
-    def __init__(self, stream: Any, daemon: Daemon) -> None:
+    def __init__(self, stream: Any, daemon: Daemon, answer: Any = None) -> None:
         self._stream = stream
         self._daemon = daemon
+        self._answer = answer if answer is not None else getattr(stream, "_response", None)
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -228,8 +242,10 @@ class Stream:
 
     def close(self) -> None:
         """End it, also from another thread."""
-        with contextlib.suppress(Exception):  # whatever a dying connection says at its end
-            self._stream.close()
+        parts: tuple[Any, ...] = (self._stream, self._answer)
+        for part in parts:
+            with contextlib.suppress(Exception):  # whatever a dying connection says at its end
+                part.close()
 
 
 def _probe(path: str | None, limit: float) -> None:

@@ -101,7 +101,8 @@ class ProcessRunning:
             ),
         ]
         peak = Peak(**figures["peak"]) if figures.get("peak") else None
-        out += watch_facts(self._node, peak, figures.get("lost", ()), self._oom_before, self._redact)
+        killed = (oom_kills() - self._oom_before, "this host")
+        out += watch_facts(self._node, peak, figures.get("lost", ()), killed, self._redact)
         if figures.get("log_error"):
             out.append(self._fact("log.incomplete", str(figures["log_error"]), "engine.log", str(figures["log_error"])))
         return out

@@ -10,9 +10,14 @@ from pytest_startup.record import JSON, Evidence, Fact
 
 
 def watch_facts(
-    node: str, peak: Peak | None, lost: Iterable[Sequence[Any]], oom_before: int, redact: Callable[[str], str]
+    node: str,
+    peak: Peak | None,
+    lost: Iterable[Sequence[Any]],
+    killed: tuple[int, str],
+    redact: Callable[[str], str],
 ) -> list[Fact]:
-    """``host.memory_peak``, ``process.ended`` and ``host.oom_kill``. ``lost``: ``[pid, name, seconds]`` each."""
+    """``host.memory_peak``, ``process.ended`` and ``host.oom_kill``. ``lost``: ``[pid, name, seconds]`` each;
+    ``killed``: how many processes the out-of-memory killer has ended since launch, and of what (``this host``)."""
     out = []
     if peak is not None:
         text = f"highest {peak.measure.upper()} sum of {peak.processes} processes, sampled every 0.5 s or more"
@@ -25,10 +30,9 @@ def watch_facts(
         text = f"pid {pid} ended while the engine ran (helpers do that, ranks must not)"
         evidence = Evidence("process", f"/proc/{pid}", text, node=node, seconds=seconds)
         out.append(Fact("process.ended", redact(name), evidence, node=node, detail={"pid": pid}))
-    killed = oom_kills() - oom_before
-    if killed > 0:
-        text = f"the kernel's out-of-memory killer ended {killed} processes of this host since launch"
-        out.append(Fact("host.oom_kill", killed, Evidence("host", "/proc/vmstat", text, node=node), node=node))
+    if killed[0] > 0:
+        text = f"the kernel's out-of-memory killer ended {killed[0]} processes of {killed[1]} since launch"
+        out.append(Fact("host.oom_kill", killed[0], Evidence("host", "/proc/vmstat", text, node=node), node=node))
     return out
 
 
