@@ -138,14 +138,14 @@ FAULTS = {
     "killed after its first answers": Fault(
         ({"kill": {"at": "requests:2"}},),
         {"reference::ready": "failed"},
-        "the engine ended while it served: .* was killed by SIGKILL",
+        r"the engine ended while it served \(exit code -9\): .* was killed by SIGKILL",
         "ended",
         "serving",
     ),
     "ends with code 0 while it serves": Fault(
         ({"exit": {"at": "requests:5", "code": 0}},),
         {"reference::ready": "failed"},
-        "the engine ended while it served: .* ended with exit code 0",
+        r"the engine ended while it served \(exit code 0\): .* ended with exit code 0",
         "ended",
         "serving",
     ),
@@ -218,9 +218,13 @@ def test_a_fault_is_red_and_says_why(site: Site, name: str) -> None:
 
 
 def test_a_good_engine_is_green_live_and_replayed(site: Site) -> None:
-    site.write({})
+    site.write({"token_seconds": 0.01})
     run = live(site)
-    assert set(run.red()) == {f"{start}::{check}" for start in ("reference", "restart-1") for check in ALWAYS}
+    measured = run.verdicts["restart-1::throughput"]
+    assert not isinstance(measured, str)
+    unsure = {"restart-1::throughput"} if measured.waivable else set()  # a busy machine: "cannot tell"
+    always = {f"{start}::{check}" for start in ("reference", "restart-1") for check in ALWAYS}
+    assert set(run.red()) - unsure == always
     assert schema_problems(run) == []
     same_when_replayed(site, run)
 
