@@ -106,9 +106,20 @@ CASES = {
     "the kernel ran out of memory": (
         ExpectMemory(),
         (),
-        (weights(10), fact("host.oom_kill", 2, source="host", text="the out-of-memory killer ended 2 processes")),
+        (
+            weights(10),
+            fact("host.oom_kill", 2, source="host", text="the out-of-memory killer ended 2 processes"),
+            fact("process.ended", "VLLM::Worker", source="process"),
+        ),
         FAILED,
         ("the kernel's out-of-memory killer ended 2 processes of this host", "/dev/shm"),
+    ),
+    "somebody else ran out of memory": (
+        ExpectMemory(),
+        (),
+        (weights(10), fact("host.oom_kill", 2, source="host", text="the out-of-memory killer ended 2 processes")),
+        PASSED,
+        (),
     ),
     "nothing seen": (ExpectMemory(), (), (), NOT_OBSERVABLE, ("weights.memory in the log",)),
 }

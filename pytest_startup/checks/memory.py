@@ -158,8 +158,10 @@ def _before_start(judging: common.Judging, reference: StartRecord | None, start:
 
 
 def _killed(judging: common.Judging, start: StartRecord) -> None:
+    """The kernel counts kills of the whole host, other containers' own limits included: only with a loss of ours is
+    that our memory."""
     facts = figures(start, "host.oom_kill")
-    if facts:
+    if facts and (start.failure is not None or start.named("process.ended")):
         judging.failed(
             f"the kernel's out-of-memory killer ended {common.shown(gib(facts[0]))} processes of this host",
             "host memory for everything that runs",
