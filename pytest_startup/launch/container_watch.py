@@ -17,6 +17,11 @@ from pytest_startup.launch.identity import Identity, alive, identify
 _INTERVAL = 0.2
 #: Seconds for which a daemon may be away before the start is given up: it may be restarted, with the engine going on.
 PATIENCE = 15.0
+#: How a container ends that its daemon stops: by itself on TERM, by TERM, by KILL; a daemon that lost track says 255.
+_EXIT_CODES = (0, 143, 137, 255)
+_ENDED_BY_DAEMON = (0, -15, -9)
+#: Seconds for which such an end may turn out to be the daemon's own.
+_SHUTDOWN = 0.4
 
 
 @dataclass(frozen=True)
@@ -123,11 +128,28 @@ class Watcher:
             self.absences.append((self._away_since - self._launched_at, now - self._launched_at))
             self._away_since = None
         end = self.judge(seen["State"], was_away)
+        if end is not None and self._goes_down(end):
+            text = f"the container engine itself was shut down, and container {self._boot.name} with it: {end.text}"
+            end = Exit(self._node, end.code, "daemon-lost", text)
         if end is None and code is not None:
             end = self._describe("exited", code, f"still runs, but the engine that was started in it ended with {code}")
         if end is None and was_away:
             self._returned()
         return end
+
+    def _goes_down(self, end: Exit) -> bool:
+        """An orderly shutdown of the daemon ends its containers first: does it go away right behind this end?"""
+        if end.reason not in ("exited", "killed") or end.code not in _ENDED_BY_DAEMON or self._stopped.is_set():
+            return False
+        until = time.monotonic() + _SHUTDOWN
+        while time.monotonic() < until and not self._stopped.wait(0.05):
+            try:
+                self._daemon.inspect(self._boot.container, _SHUTDOWN)
+            except DaemonLost:
+                return True
+            except (NotThere, DaemonRefused):
+                return False
+        return False
 
     def judge(self, state: Mapping[str, Any], was_away: bool) -> Exit | None:
         """What a container's state says of this boot; None: it still runs."""
@@ -138,7 +160,7 @@ class Watcher:
         if state.get("Running") and not state.get("Restarting"):
             return None
         code = int(state.get("ExitCode") or 0)
-        if self.absences and code in (137, 0, 255) and self._ended_near_absence(was_away):
+        if self.absences and code in _EXIT_CODES and self._ended_near_absence(was_away):
             return self._lost(f"did not survive it (no live-restore): exit code {code}", code)
         said = str(state.get("Error") or "")
         because = f" ({said})" if said else ""
