@@ -186,7 +186,10 @@ class CacheTree:
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something of ours that a stop left behind, or released: ``kind`` pid, port, shm, gpu-memory, container."""
+    """Something of ours that a stop left behind, or released: ``kind`` pid, port, shm, gpu-memory, container.
+
+    Kind ``engine``, never released: the engine had ended by itself, after its observation and before it was stopped.
+    """
 
     kind: str
     what: str

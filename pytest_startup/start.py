@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_startup import assemble
 from pytest_startup.artifacts import ArtifactsError, RunFolder, utc_now
 from pytest_startup.asking import api_key, served_name
+from pytest_startup.deaths import Deaths, first_of
 from pytest_startup.divergence import Watcher
 from pytest_startup.ends import KNOWN
 from pytest_startup.intake import Intake, LogReading, read_logs
@@ -105,7 +106,7 @@ class LiveStart:
                 except KeyboardInterrupt as interrupt:
                     left, again = self.running.stop(), interrupt
             if self.record is not None and alone is not None:
-                self._seen.notes.append(f"after its observation, before it was stopped: {alone.text}")
+                left = (*left, Leftover("engine", alone.text, released=False, node=alone.node))
         self._close_logs()
         failure = self._seen.failure
         if failure is not None and failure.kind in ENDED and not failure.last_lines:
@@ -176,7 +177,7 @@ class LiveStart:
                 usual=self._usual,
                 ready=lambda: watch.result is not None,
                 why_not_ready=lambda: attempts_text(watch),
-                diverged=Watcher().feed,
+                diverged=first_of(Watcher().feed, Deaths(pids_of(running), lambda: follow.progress().phase).feed),
                 tell=self.tools.tell,
                 name=self.plan.name,
                 notes=seen.notes,

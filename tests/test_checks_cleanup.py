@@ -39,3 +39,13 @@ def test_each_leftover_is_a_finding_with_what_to_do() -> None:
 def test_a_stop_that_was_not_made_proves_nothing() -> None:
     for nothing in (None, ()):
         says(check(profile(), None, record(cleanup=nothing), None), NOT_OBSERVABLE, "proof, after a stop")
+
+
+def test_an_engine_that_ended_by_itself_before_the_stop() -> None:
+    left = (
+        Leftover("pid", "4711", True, 0.5),
+        Leftover("engine", "pid 4711 ended with exit code 0 after 31.0 s", False),
+    )
+    verdict = check(profile(), None, record(cleanup=left), None)
+    says(verdict, FAILED, "the engine did not live until it was stopped", "exit code 0 after 31.0 s")
+    assert len(verdict.findings) == 1

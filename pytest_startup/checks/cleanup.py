@@ -1,4 +1,4 @@
-"""cleanup: after the stop nothing of ours is left: processes, port, GPU memory, shared memory, container."""
+"""cleanup: the engine lived until it was stopped, and nothing of ours is left: processes, port, memory, container."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ def check(profile: Profile, _reference: StartRecord | None, start: StartRecord, 
     for item in start.cleanup or ():
         seen = Evidence("process", item.kind, _text(item), node=item.node, seconds=item.seconds)
         judging.saw(seen)
-        if not item.released:
+        if item.kind == "engine":
+            judging.failed(
+                f"the engine did not live until it was stopped: {item.what}",
+                "an engine that runs until it is stopped",
+                [item.what],
+                [seen],
+                ("it served, and then ended by itself: the last lines of its log tell more",),
+            )
+        elif not item.released:
             judging.failed(
                 f"left behind after the stop: {item.kind} {item.what}" + (f" on {item.node}" if item.node else ""),
                 f"released within {profile.deadlines.release:g} s",
@@ -39,5 +47,7 @@ def check(profile: Profile, _reference: StartRecord | None, start: StartRecord, 
 
 
 def _text(item: Leftover) -> str:
+    if item.kind == "engine":
+        return item.what
     when = f" after {item.seconds:.1f} s" if item.seconds is not None else ""
     return f"{item.kind} {item.what}: {'released' if item.released else 'still there'}{when}"
