@@ -120,7 +120,9 @@ def test_a_daemon_that_is_shut_down_in_order(breakable, tmp_path):
     os.kill(pid, signal.SIGTERM)
     ended = running.wait_exit(20)
     assert ended.reason == "daemon-lost"
-    assert "the container engine itself was shut down, and container pytest-startup-fake-" in ended.text
+    # It closes its socket first, or ends the container first.
+    ways = r"was shut down, and container pytest-startup-fake-|the engine's process \(pid \d+\) ended$"
+    assert re.search(ways, ended.text), ended.text
     wait_gone(pid)
     breakable.start()
     assert all(one.released for one in running.stop())

@@ -166,7 +166,7 @@ class Watcher:
         because = f" ({said})" if said else ""
         if state.get("OOMKilled"):
             return self._describe("oom-killed", code, f"hit its memory limit: OOMKilled, exit code {code}{because}")
-        if code > 128:
+        if 128 < code <= 192:
             return self._describe("killed", code, f"was killed by {_signal(code - 128)} (exit code {code}){because}")
         return self._describe("exited", code, f"ended with exit code {code}{because}")
 
@@ -179,13 +179,12 @@ class Watcher:
         if self._away_since is None:
             self._away_since = now
         self._away_why = why
-        if now - self._away_since < self._patience:
-            return None
         main = self._boot.main
-        engine = (
-            "" if main is None else f"; the engine's process (pid {main.pid}) {'runs on' if alive(main) else 'ended'}"
-        )
-        text = f"{why}, for {now - self._away_since:.0f} s by now{engine}"
+        ended = main is not None and not alive(main)
+        if now - self._away_since < self._patience and not ended:
+            return None
+        engine = "" if main is None else f"; the engine's process (pid {main.pid}) {'ended' if ended else 'runs on'}"
+        text = f"{why}, for {now - self._away_since:.1f} s by now{engine}"
         return Exit(self._node, None, "daemon-lost", text)
 
     def _lost(self, what: str, code: int | None) -> Exit:

@@ -1,0 +1,190 @@
+"""A profile's container as the API's own body; where a path of the container comes from. Plain data, no daemon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_startup.launch import container_options as options
+from pytest_startup.launch.container_checks import explain_refusal
+from pytest_startup.launch.container_facts import file_problems
+from pytest_startup.profile.model import ContainerFile, ContainerLaunch, Engine, Launch, Profile
+
+IMAGE = "sha256:" + "a" * 64
+
+
+def profile(container: ContainerLaunch, **launch) -> Profile:
+    return Profile(
+        path=Path("/site/p.yaml"),
+        name="p",
+        engine=Engine("vllm", "m"),
+        launch=Launch(container=container, **launch),
+        origin={"launch.container": 5, "launch.container.engine_options.Binds": 6, "launch.container.gpus": 7},
+    )
+
+
+def test_the_smallest_container():
+    assert options.body(
+        profile(ContainerLaunch(IMAGE, network="host")), ("serve", "m"), {"A": "b"}, 8000, {"l": "1"}
+    ) == {
+        "Image": IMAGE,
+        "Cmd": ["serve", "m"],
+        "Env": ["A=b"],
+        "Labels": {"l": "1"},
+        "HostConfig": {"Mounts": [], "NetworkMode": "host"},
+    }
+
+
+def test_everything():
+    container = ContainerLaunch(
+        IMAGE,
+        entrypoint=(),
+        volumes={"/srv/models": "/models:ro", "cache": "/root/.cache"},
+        files=(ContainerFile(Path("/site/a.py"), "/opt/a.py", "0" * 64), ContainerFile(Path("/b"), "/b", None, False)),
+        gpus=("all",),
+        network="mynet",
+        ipc="host",
+        shm_size="16g",
+        ulimits={"memlock": "-1", "nofile": "1024:4096"},
+        devices=("/dev/infiniband", "/dev/a:/dev/b", "/dev/c:r", "/dev/d:/dev/e:rw"),
+        cap_add=("IPC_LOCK",),
+        runtime="nvidia",
+        user="1000:1000",
+        working_dir="/work",
+        memory="8g",
+        init=True,
+        engine_options={"CpusetCpus": "0-3", "Sysctls": {"net.core.somaxconn": "1024"}},
+    )
+    body = options.body(profile(container, host="127.0.0.1", port=8888), (), {}, 8888, {})
+    assert body["Cmd"] is None
+    assert (body["Entrypoint"], body["User"], body["WorkingDir"]) == ([], "1000:1000", "/work")
+    assert body["ExposedPorts"] == {"8888/tcp": {}}
+    assert body["HostConfig"] == {
+        "CpusetCpus": "0-3",
+        "Sysctls": {"net.core.somaxconn": "1024"},
+        "Mounts": [
+            {"Type": "bind", "Source": "/srv/models", "Target": "/models", "ReadOnly": True},
+            {"Type": "volume", "Source": "cache", "Target": "/root/.cache", "ReadOnly": False},
+            {"Type": "bind", "Source": "/site/a.py", "Target": "/opt/a.py", "ReadOnly": True},
+            {"Type": "bind", "Source": "/b", "Target": "/b", "ReadOnly": False},
+        ],
+        "NetworkMode": "mynet",
+        "PortBindings": {"8888/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8888"}]},
+        "IpcMode": "host",
+        "ShmSize": 16 << 30,
+        "Ulimits": [{"Name": "memlock", "Soft": -1, "Hard": -1}, {"Name": "nofile", "Soft": 1024, "Hard": 4096}],
+        "Devices": [
+            {"PathOnHost": "/dev/infiniband", "PathInContainer": "/dev/infiniband", "CgroupPermissions": "rwm"},
+            {"PathOnHost": "/dev/a", "PathInContainer": "/dev/b", "CgroupPermissions": "rwm"},
+            {"PathOnHost": "/dev/c", "PathInContainer": "/dev/c", "CgroupPermissions": "r"},
+            {"PathOnHost": "/dev/d", "PathInContainer": "/dev/e", "CgroupPermissions": "rw"},
+        ],
+        "CapAdd": ["IPC_LOCK"],
+        "Runtime": "nvidia",
+        "Memory": 8 << 30,
+        "Init": True,
+        "DeviceRequests": [{"Driver": "", "Capabilities": [["gpu"]], "Count": -1}],
+    }
+
+
+def test_an_ephemeral_port_is_the_daemon_s_choice():
+    host = options.host_config(profile(ContainerLaunch(IMAGE)), 8000)
+    assert host["PortBindings"] == {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": ""}]}
+
+
+@pytest.mark.parametrize(
+    ("container", "text"),
+    [
+        ({"engine_options": {"Binds": []}}, "p.yaml:6: Binds has a key of its own: launch.container.volumes and files"),
+        (
+            {"engine_options": {"RestartPolicy": {"Name": "always"}}},
+            "p.yaml:5: RestartPolicy is not passed on: an engine that comes back by itself hides that it ended; "
+            "leave restarts to the profile",
+        ),
+        (
+            {"engine_options": {"AutoRemove": True}},
+            "p.yaml:5: AutoRemove is not passed on: the exit code and the last lines would be lost with the container; "
+            "it is removed by us",
+        ),
+        (
+            {"engine_options": {"LogConfig": {"Type": "syslog"}}},
+            "p.yaml:5: LogConfig is not passed on: the log is read from the daemon, which needs its own format",
+        ),
+        (
+            {"network": "none"},
+            "p.yaml:5: network none leaves no way to reach the engine; expected host, bridge, or the name of a network",
+        ),
+        (
+            {"network": "container:x"},
+            "p.yaml:5: network container:x leaves no way to reach the engine; expected host, bridge, or the name of a "
+            "network",
+        ),
+    ],
+)
+def test_what_can_not_be_done_as_it_stands(container, text):
+    assert options.option_problems(profile(ContainerLaunch(IMAGE, **container))) == [text]
+
+
+def test_what_can_be_done():
+    fine = {"LogConfig": {"Type": "local", "Config": {"max-size": "10m"}}, "Privileged": True}
+    assert options.option_problems(profile(ContainerLaunch(IMAGE, engine_options=fine))) == []
+
+
+@pytest.mark.parametrize(
+    ("inside", "found"),
+    [
+        ("/cache/x/y", ("/srv/cache", "x/y")),
+        ("/cache", ("/srv/cache", "")),
+        ("/cache/deep/z", ("volume", "z")),
+        ("/cachet", None),
+        ("/opt/a.py", ("/site/a.py", "")),
+        ("/", None),
+    ],
+)
+def test_where_a_path_comes_from(inside, found):
+    container = ContainerLaunch(
+        IMAGE,
+        volumes={"/srv/cache": "/cache", "volume": "/cache/deep:ro"},
+        files=(ContainerFile(Path("/site/a.py"), "/opt/a.py"),),
+    )
+    assert options.host_path(container, inside) == found
+
+
+def test_files_that_are_not_the_pinned_ones(tmp_path):
+    (tmp_path / "a").write_text("x")
+    right = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+    files = (
+        ContainerFile(tmp_path / "a", "/a", right),
+        ContainerFile(tmp_path / "a", "/b"),
+        ContainerFile(tmp_path / "a", "/c", "0" * 64),
+        ContainerFile(tmp_path / "none", "/d", right),
+        ContainerFile(tmp_path, "/e", right),
+    )
+    assert file_problems(profile(ContainerLaunch(IMAGE, files=files))) == [
+        f"p.yaml:5: {tmp_path}/a is not the pinned file: its sha256 is {right}, expected {'0' * 64}; restore the file, "
+        "or validate the new one and pin it",
+        f"p.yaml:5: {tmp_path}/none is not there or no file; it is to be mounted at /d",
+        f"p.yaml:5: {tmp_path} is not there or no file; it is to be mounted at /e",
+    ]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'could not select device driver "" with capabilities: [[gpu]]',
+        "OCI runtime create failed: nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown",
+        "unresolvable CDI devices nvidia.com/gpu=0",
+    ],
+)
+def test_a_daemon_without_a_gpu_runtime(said):
+    text = explain_refusal(said, profile(ContainerLaunch(IMAGE, gpus=("0", "1"))))
+    assert text == (
+        "p.yaml:7: the container asks for GPUs (0, 1), and the daemon has no working GPU runtime; install the NVIDIA "
+        "Container Toolkit (Debian, Ubuntu: apt-get install nvidia-container-toolkit), then nvidia-ctk runtime "
+        f"configure --runtime=docker, and restart the daemon; the daemon said: {said}"
+    )
+
+
+def test_any_other_refusal_is_the_daemon_s_own_text():
+    assert explain_refusal("no space", profile(ContainerLaunch(IMAGE))) == "the container engine refused: no space"
