@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -33,4 +34,13 @@ def api_key(profile: Profile) -> str | None:
 def target_of(profile: Profile, dialect: Dialect, running: Running) -> Target:
     """Requests to a running engine; the caller closes ``target.http``."""
     http = Http(running.base_url, allowed=getattr(running, "hosts", ()), api_key=api_key(profile))
+    if profile.nodes:
+        threading.Thread(target=_end_with, args=(running, http), name="startup-requests", daemon=True).start()
     return Target(http, dialect.endpoints, served_name(profile), running.launched_at, profile.deadlines.request)
+
+
+def _end_with(running: Running, http: Http) -> None:
+    """An engine over several nodes holds requests for minutes after one of them was lost: they end with it."""
+    while not http.cancelled:
+        if running.wait_exit(0.5) is not None:
+            http.cancel()

@@ -11,7 +11,25 @@ if TYPE_CHECKING:
 
 #: ``Exit.reason`` → kind of failure, where the launcher knows better than the log. All other ends are ``ended``: a
 #: cause that the log names counts.
-KNOWN = {"oom-killed": "out-of-host-memory", "container-gone": "killed", "daemon-lost": "daemon-lost"}
+KNOWN = {
+    "oom-killed": "out-of-host-memory",
+    "container-gone": "killed",
+    "daemon-lost": "daemon-lost",
+    "node-lost": "node-lost",
+    "not-met": "node-missing",
+    "not-started": "node-missing",
+}
+#: What helps where a node is the cause, and what can't.
+NODES = {
+    "node-lost": (
+        ("the node, its network, its ssh and our keeper there; the engine itself may run on and answer /health",),
+        ("waiting: the other nodes find it out after minutes (300 s in vLLM 0.31), or never without a request",),
+    ),
+    "node-missing": (
+        ("the address and port of the rendezvous on every node, the firewall between them, the log of the node named",),
+        ("waiting: an engine waits 30 min for its peers without a word", "TERM: it is ignored there"),
+    ),
+}
 
 
 def failure_of(ended: Exit, when: str, phase: str, after: float | None, rank: str | None = None) -> Failure:
@@ -20,11 +38,12 @@ def failure_of(ended: Exit, when: str, phase: str, after: float | None, rank: st
 
     kind = KNOWN.get(ended.reason, "ended")
     code = "" if ended.code is None else f" (exit code {ended.code})"
-    helps, no_help = advice(kind, phase) if kind != "ended" else ((), ())
+    helps, no_help = NODES.get(kind) or (advice(kind, phase) if kind != "ended" else ((), ()))
+    what = "the start was given up" if kind in NODES else "the engine ended"
     return Failure(
         phase=phase,
         kind=kind,
-        summary=f"the engine ended {when}{code}: {ended.text}",
+        summary=f"{what} {when}{code}: {ended.text}",
         rank=rank,
         node=ended.node,
         after_seconds=after,

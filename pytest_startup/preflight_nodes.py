@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_startup.launch import nodes_docker
 from pytest_startup.launch.base import LaunchError
 
 if TYPE_CHECKING:
@@ -50,8 +51,16 @@ def problems(profile: Profile, access: Mapping[str, Access]) -> list[str]:
 def _ask(profile: Profile, node: Node, access: Access) -> Seen | str:
     import time
 
-    process = profile.launch.process
-    command = node.command or (process.command if process else ())
+    process, container = profile.launch.process, profile.launch.container
+    command = nodes_docker.docker(node) if container is not None else nodes_docker.engine_words(profile, node)
+    docker = None
+    sources: list[str] = []
+    files: list[str] = []
+    if container is not None:
+        name = nodes_docker.container_name(profile, node)
+        docker = {"docker": nodes_docker.docker(node), "image": container.image, "name": name}
+        sources = [s for s in {**container.volumes, **node.container.volumes} if s.startswith("/")]
+        files = [str(f.host) for f in container.files] if node.reach.kind != "ssh" else []
     port = [profile.launch.port] if node.api and profile.launch.port else []
     host = profile.host
     asked = {
@@ -63,7 +72,9 @@ def _ask(profile: Profile, node: Node, access: Access) -> Seen | str:
         "look_at_gpus": any(v is not None for v in (host.driver, host.gpu, host.gpu_count)),
         "checkpoint": [str(p) for p in node.checkpoint],
         "caches": [str(c.path) for c in node.caches],
-        "files": [],
+        "files": files,
+        "docker": docker,
+        "sources": sources,
         "command": command[0] if command else "",
         "cwd": str(node.cwd or (process.cwd if process else "/")),
         "path": {**profile.engine.env, **node.env}.get("PATH"),
@@ -117,7 +128,30 @@ def _alone(profile: Profile, node: Node, data: Mapping[str, Any]) -> list[tuple[
         ("", f"{path} in /dev/shm holds {size} GiB and nobody has changed it for ten minutes")
         for path, size in data["shm_stale"]
     ]
+    out += [(".container.volumes", f"{path} is not there; make it first") for path in data["sources"]]
+    out += _container(profile, data)
     return out + _gpus(profile, node, data["gpu"]) + [("", t) for t in _host_memory(profile, node, data)]
+
+
+def _container(profile: Profile, data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Daemon, image, name; and the overlay files where the node sees those of this host."""
+    docker, container = data["docker"], profile.launch.container
+    if docker is None or container is None:
+        return []
+    if docker["error"]:
+        return [(".container", f"its Docker daemon can't be asked: {docker['error']}")]
+    out: list[tuple[str, str]] = []
+    if docker["image"] is None:
+        out.append((".container", f"there is no image {container.image}, and nothing is pulled by itself"))
+    if docker["taken"]:
+        out.append((".container.name", f"the name is taken by a container ({docker['taken']}); it was not touched"))
+    for file in container.files:
+        found = data["files"].get(str(file.host), file.sha256)
+        if found is None:
+            out.append(("", f"overlay file {file.host} can't be read"))
+        elif file.sha256 is not None and found != file.sha256:
+            out.append(("", f"overlay file {file.host}: sha256 {found[:12]}…, expected {file.sha256[:12]}…"))
+    return out
 
 
 def _gpus(profile: Profile, node: Node, gpu: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -200,6 +234,7 @@ def _together(seen: Mapping[str, Seen]) -> list[str]:
             "file system of the checkpoint",
             {n: list(s.data["file_systems"].values())[number] for n, s in seen.items() if n in here},
         )
+    out += _differ("image id", {n: s.data["docker"]["image"] for n, s in seen.items() if s.data["docker"]})
     drivers = {n: next((d[3] for d in s.data["gpu"]["devices"]), None) for n, s in seen.items() if s.data["gpu"]}
     out += _differ("GPU driver", drivers)
     names = {

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers_launch import FAKE
+from helpers_launch import FAKE, until
 
 from pytest_startup.engines.vllm import VllmDialect
 from pytest_startup.launch.base import StartPlan
 from pytest_startup.launch.nodes import node_commands
+from pytest_startup.observe.listeners import process_tree
 from pytest_startup.profile.load import load
 from pytest_startup.profile.model import Profile
 
@@ -67,7 +71,7 @@ engine: {{kind: vllm, model: models/dense, args: [--tensor-parallel-size, "2"]}}
 launch: {{process: {{command: [{sys.executable}, {FAKE}, serve]}}, host: 0.0.0.0, port: 8000}}
 nodes:
   head:
-    reach: {{namespace: {name}head}}
+    reach: {more.get("head_reach", f"{{namespace: {name}head}}")}
     address: 10.78.0.1
     ports: [29600]
     ranks: [0]
@@ -75,7 +79,7 @@ nodes:
     env: {{FAKE_ENGINE: {head_how}}}
 {more.get("head_keys", "")}
   worker:
-    reach: {{namespace: {name}worker}}
+    reach: {more.get("worker_reach", f"{{namespace: {name}worker}}")}
     address: 10.78.0.2
     ranks: [1]
     args: [--node-rank, "${{node.worker.rank}}", --master-addr, "${{node.head.address}}", --headless]
@@ -100,31 +104,60 @@ def plan(profile: Profile, folder: Path, start: str = "reference") -> StartPlan:
     )
 
 
-def gate(folder: Path, name: str, *args: str, text: str | None = None, timeout: float = 120.0) -> Any:
-    """pytest with the plugin inside the controlling namespace, as a user would run it; its result as a process."""
+def gate_command(folder: Path, name: str, *args: str, text: str | None = None) -> dict[str, Any]:
+    """How pytest is run with the plugin inside the controlling namespace, as a user would: arguments of ``Popen``."""
     if text is not None:
         (folder / "pair.yaml").write_text(text)
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "VLLM_")) and k != "CI"}
     env |= {"PYTHONPATH": str(HERE.parent), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "http_proxy": "http://192.0.2.1:9"}
-    argv = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "pytest_startup.plugin",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        str(folder),
-    ]
-    return subprocess.run(
-        ["nsenter", f"--net=/run/netns/{name}ctl", "--", *argv, "--startup-profile", "pair.yaml", *args],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
+    # the registry and the locks of the test, if it has its own
+    env |= {k: os.environ[k] for k in ("PYTEST_STARTUP_LOCKS",) if k in os.environ}
+    argv = [sys.executable, "-m", "pytest", "-p", "pytest_startup.plugin", "-p", "no:cacheprovider"]
+    argv += ["--rootdir", str(folder), "--startup-profile", "pair.yaml", *args]
+    return {"args": ["nsenter", f"--net=/run/netns/{name}ctl", "--", *argv], "cwd": folder, "env": env, "text": True}
+
+
+def gate(folder: Path, name: str, *args: str, text: str | None = None, timeout: float = 120.0) -> Any:
+    """A whole run; its result as a finished process."""
+    return subprocess.run(**gate_command(folder, name, *args, text=text), capture_output=True, timeout=timeout)
+
+
+class Gate:
+    """A run that goes on while the test does something to it. ``said(text)`` waits for a line of its output."""
+
+    def __init__(self, folder: Path, name: str, *args: str, text: str | None = None) -> None:
+        self.process = subprocess.Popen(
+            **gate_command(folder, name, *args, text=text), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        self.output = ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def said(self, text: str, limit: float = 60.0) -> None:
+        until(lambda: text in self.output or self.process.poll() is not None, f"{text!r} in the output", limit)
+        assert text in self.output, self.output
+
+    def end(self, limit: float) -> str:
+        """Its whole output."""
+        self.process.wait(limit)
+        self._reader.join(10)
+        return self.output
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(60)
+        self._reader.join(10)
+
+    def _read(self) -> None:
+        stream = self.process.stdout
+        assert stream is not None
+        with stream:
+            for line in stream:
+                self.output += line
 
 
 def record(folder: Path, start: str = "reference") -> dict[str, Any]:
@@ -132,3 +165,74 @@ def record(folder: Path, start: str = "reference") -> dict[str, Any]:
     newest = sorted((folder / ".startup" / "pair").iterdir())[-1]
     data: dict[str, Any] = json.loads((newest / start / "record.json").read_text())
     return data
+
+
+class Sshd:
+    """A real sshd in a node's namespace, with throw-away keys; nothing of the machine's own ssh is touched."""
+
+    def __init__(self, folder: Path, net: str, node: str, address: str) -> None:
+        self.folder = folder / f"sshd-{node}"
+        self.folder.mkdir(mode=0o700)
+        for key in ("id", "host"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / key], check=True, timeout=20)
+        Path("/run/sshd").mkdir(exist_ok=True)
+        server = {
+            "ListenAddress": address,
+            "Port": "22",
+            "HostKey": self.folder / "host",
+            "PidFile": "none",
+            "AuthorizedKeysFile": self.folder / "id.pub",
+            "StrictModes": "no",
+            "UsePAM": "no",
+            "PasswordAuthentication": "no",
+            "KbdInteractiveAuthentication": "no",
+            "PermitRootLogin": "prohibit-password",
+        }
+        (self.folder / "sshd.conf").write_text("".join(f"{k} {v}\n" for k, v in server.items()))
+        host_key = " ".join((self.folder / "host.pub").read_text().split()[:2])
+        self.known_hosts = self.folder / "known_hosts"
+        self.known_hosts.write_text(f"{address} {host_key}\n")
+        client = {
+            "User": "root",
+            "IdentityFile": self.folder / "id",
+            "IdentitiesOnly": "yes",
+            "UserKnownHostsFile": self.known_hosts,
+            "StrictHostKeyChecking": "yes",
+        }
+        self.config = self.folder / "ssh_config"
+        self.config.write_text(f"Host {address}\n" + "".join(f"  {k} {v}\n" for k, v in client.items()))
+        self.process = subprocess.Popen(
+            ["nsenter", f"--net=/run/netns/{net}{node}", "--", shutil.which("sshd") or "/usr/sbin/sshd"]
+            + ["-D", "-f", str(self.folder / "sshd.conf"), "-E", str(self.folder / "log")],
+            start_new_session=True,
+        )
+        until(lambda: "Server listening" in self.log(), "sshd listens")
+
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text() if path.exists() else ""
+
+    def kill(self) -> None:
+        """The server and all its sessions, at once."""
+        tree = process_tree(self.process.pid)
+        for pid in tree:
+            if pid == self.process.pid or "sshd" in Path(f"/proc/{pid}/comm").read_text():
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(10)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(10)
+
+
+@contextmanager
+def inside(net: str) -> Iterator[None]:
+    """This thread, and what it starts, in the controlling namespace: there the nodes can be reached."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/thread-self/ns/net") as before, open(f"/run/netns/{net}ctl") as there:
+        assert libc.setns(there.fileno(), 0x40000000) == 0, os.strerror(ctypes.get_errno())
+        try:
+            yield
+        finally:
+            assert libc.setns(before.fileno(), 0x40000000) == 0

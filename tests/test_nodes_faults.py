@@ -198,7 +198,7 @@ def test_a_node_whose_condition_never_holds_is_not_started(net, launcher, tmp_pa
     running = launcher.start(plan(pair(tmp_path, net, worker_keys=keys), tmp_path))
     ended = running.wait_exit(10.0)
     assert (ended.node, ended.reason) == ("worker", "not-started")
-    assert "a line that matches 'this is never said' in the log of head within 1 s" in ended.text
+    assert "a line that matches 'this is never said' in the log of head did not come within 1 s" in ended.text
     assert set(stopped(running)) == {"head"}
 
 

@@ -177,10 +177,15 @@ class Keeper:
                     started_at=spec.started_at,
                     shm=tuple(sorted(self._watch.shm)),
                     kept=self._kept,
+                    labels=self._labels(),
                     boot=registry.boot_id(),
                     namespace=registry.pid_namespace(),
                 ),
             )
+
+    def _labels(self) -> dict[str, str]:
+        """What else the next run must know to remove this start."""
+        return {}
 
     def _tick(self) -> None:
         """Done in every round of the loop, at least four times a second."""

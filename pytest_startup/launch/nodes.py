@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from pytest_startup.launch import nodes_docker
 from pytest_startup.launch.base import LaunchError, StartPlan
 from pytest_startup.launch.nodes_caches import from_json, to_json
 from pytest_startup.launch.nodes_member import Member
@@ -63,7 +66,7 @@ class NodesLauncher:
             members.append(kept or Member(node, access[node.name], plan.folder, redactor, news.set))
 
         def spec(member: Member) -> Mapping[str, Any]:
-            return node_spec(plan, member.node, redactor)
+            return node_spec(plan, member.node, redactor, send_files(plan.profile, access[member.node.name]))
 
         self._running = None
         self._running = NodesRunning(plan, members, spec, news)
@@ -157,31 +160,40 @@ class NodesLauncher:
                     self._notice(f"{name}: {text}")
 
 
-def node_spec(plan: StartPlan, node: Node, redactor: Redactor) -> dict[str, Any]:
-    """What a node's keeper is asked for: its own arguments, environment, folder, ports and locks."""
-    process = plan.profile.launch.process
-    if process is None:
-        raise LaunchError(f"{plan.profile.place('launch')}: nodes need launch.process")
+def node_spec(plan: StartPlan, node: Node, redactor: Redactor, files: Mapping[str, str]) -> dict[str, Any]:
+    """What a node's keeper is asked for: its own arguments, environment, folder, ports and locks.
+
+    ``files``: path in the container → path on the node, of files that had to be sent there.
+    """
+    process, container = plan.profile.launch.process, plan.profile.launch.container
     argv = plan.node_argv[node.name]
     port = plan.port if node.api else 0
+    env = {**plan.profile.engine.env, **node.env, **plan.env}
+    run_id = f"{plan.run_id}.{node.name}"  # two nodes may be one machine: each finds its own processes by this
+    how: dict[str, Any] = {"argv": list(argv), "steps": []}
+    if container is not None:
+        how = nodes_docker.commands(plan.profile, node, argv, env, run_id, files)
     return {
-        "argv": list(argv),
-        "own_env": {**plan.profile.engine.env, **node.env, **plan.env},
-        "pass_env": list(process.pass_env),
-        "gpus": list(node.gpus),
-        "cwd": str(node.cwd or process.cwd),
-        "run_id": f"{plan.run_id}.{node.name}",  # two nodes may be one machine: each finds its own processes by this
+        **how,
+        "own_env": env,
+        "pass_env": list(process.pass_env) if process is not None else ["DOCKER_*"],
+        "gpus": list(node.gpus) if container is None else [],
+        "cwd": str(node.cwd or (process.cwd if process is not None else "/")),
+        "run_id": run_id,
         "start": plan.name,
         "key": plan.run_id,
         "port": port,
         "folder": str(plan.folder),
-        "command": " ".join(redactor.argv(argv)),
+        "command": " ".join(redactor.argv(how["argv"])),
         "secrets": [],  # they are taken out where the log is written, which is here
         "node": node.name,
         "address": node.address,
         "wanted": wanted_locks(node, port),
-        "alone": node.reach.kind == "namespace",
+        "alone": node.reach.kind == "namespace" and container is None,
         "peers": True,
+        "docker": nodes_docker.docker(node) if container is not None else [],
+        "label": f"{nodes_docker.LABEL}={run_id}",
+        "shown": list(argv),
     }
 
 
@@ -190,13 +202,37 @@ def node_commands(
 ) -> dict[str, tuple[str, ...]]:
     """The arguments of every node: command, model, host and port where the API is, then those of the engine, of the
     node, and of a change."""
-    process, launch = profile.launch.process, profile.launch
+    launch = profile.launch
     out = {}
     for node in profile.nodes:
-        command = node.command or (process.command if process is not None else ())
+        command = nodes_docker.engine_words(profile, node)
         args = [*profile.engine.args, *node.args, *change]
         served = dialect.serve_args(profile.engine.model, launch.host, port, args)
         out[node.name] = (*command, *(served if node.api else without_api(served, launch.host, port)))
+    return out
+
+
+def send_files(profile: Profile, access: Access) -> dict[str, str]:
+    """Overlay files to a node that is another host: path in the container → path there, its hash compared there.
+
+    Raises LaunchError naming node and file.
+    """
+    container, node = profile.launch.container, access.node
+    if container is None or node.reach.kind != "ssh":
+        return {}
+    out = {}
+    for file in container.files:
+        try:
+            data = file.host.read_bytes()
+        except OSError as error:
+            raise LaunchError(f"overlay file {file.host} can't be read: {error.strerror}") from None
+        found = hashlib.sha256(data).hexdigest()
+        if file.sha256 is not None and found != file.sha256:
+            raise LaunchError(f"overlay file {file.host}: sha256 {found}, expected {file.sha256}")
+        row = access.errand("put", name=file.host.name, sha256=found, data=base64.b64encode(data).decode())
+        if row["sha256"] != found:
+            raise LaunchError(f"node {node.name}: overlay file {row['path']}: sha256 {row['sha256']}, expected {found}")
+        out[file.path] = str(row["path"])
     return out
 
 

@@ -6,7 +6,9 @@ JSON lines both ways. ``{"do": NAME, …}`` is answered by ``{"event": "done", "
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import json
 import os
 import sys
@@ -16,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_startup.launch import ports, process_clean, registry
+from pytest_startup.launch import nodes_steps, ports, process_clean, registry
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.identity import Identity, alive, identify
 from pytest_startup.launch.memory import shm_names
@@ -95,6 +97,16 @@ def _finish(asked: Mapping[str, Any]) -> list[list[Any]]:
     return []
 
 
+def _put(asked: Mapping[str, Any]) -> dict[str, str]:
+    """Keep an overlay file in the state folder under its hash; the hash of what is there now."""
+    folder = registry.state_folder() / "files"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / f"{asked['sha256'][:16]}-{os.path.basename(asked['name'])}"
+    path.write_bytes(base64.b64decode(asked["data"]))
+    path.chmod(0o644)
+    return {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
 ERRANDS: dict[str, Errand] = {
     "sweep": _sweep,
     "drop": _drop,
@@ -105,6 +117,8 @@ ERRANDS: dict[str, Errand] = {
     "inspect": inspect,
     "host": host,
     "caches": look,
+    "put": _put,
+    "remove": lambda asked: nodes_steps.remove(asked["docker"], asked["label"]),
 }
 
 

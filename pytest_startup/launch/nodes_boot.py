@@ -30,6 +30,7 @@ MODULES = (
     "pytest_startup.launch.nodes_keeper",
     "pytest_startup.launch.nodes_peers",
     "pytest_startup.launch.nodes_pipe",
+    "pytest_startup.launch.nodes_steps",
     "pytest_startup.launch.pagecache",
     "pytest_startup.launch.ports",
     "pytest_startup.launch.process_clean",

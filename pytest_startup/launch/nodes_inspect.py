@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_startup.launch import locks, ports
+from pytest_startup.launch import locks, nodes_steps, ports
 from pytest_startup.launch.identity import command_line
 from pytest_startup.observe.host import host_facts, meminfo, shm_facts
 from pytest_startup.record import fact_to_json
@@ -45,6 +45,8 @@ def inspect(asked: Mapping[str, Any]) -> dict[str, Any]:
         "checkpoint": {p: manifest(Path(p)) for p in asked["checkpoint"]},
         "file_systems": {p: file_system(p) for p in (*asked["checkpoint"], *asked["caches"])},
         "files": {p: _sha256(Path(p)) for p in asked["files"]},
+        "docker": nodes_steps.inspect(**asked["docker"]) if asked["docker"] else None,
+        "sources": [p for p in asked["sources"] if not os.path.exists(p)],
         "command": find_command(asked["command"], asked["cwd"], asked["path"]),
         "cwd": os.path.isdir(asked["cwd"]),
         "gpu": gpus() if asked["gpus"] or asked["look_at_gpus"] else None,

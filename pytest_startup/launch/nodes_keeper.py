@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import socket
 import time
@@ -15,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_startup.launch import locks, ports
+from pytest_startup.launch import locks, nodes_steps, ports
+from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.environment import engine_environment
 from pytest_startup.launch.keeper import Keeper, Spec
 from pytest_startup.launch.nodes_peers import Peers
@@ -34,6 +36,8 @@ class NodeSpec(Spec):
 
     ``own_env``, ``pass_env`` and ``gpus`` are what ``engine_environment`` takes, with this node's environment as the
     caller's. ``wanted``: locks to take here. ``alone``: we are in namespaces of our own (host name, /dev/shm).
+    ``steps`` are run before the engine. ``docker``: the command that reaches the daemon of the engine's
+    containers, which carry ``label``; empty: there are none.
     """
 
     node: str = ""
@@ -46,6 +50,9 @@ class NodeSpec(Spec):
     wanted: tuple[tuple[str, str], ...] = ()
     alone: bool = False
     peers: bool = True
+    steps: tuple[Mapping[str, Any], ...] = ()
+    docker: tuple[str, ...] = ()
+    label: str = ""
 
 
 class NodeKeeper(Keeper):
@@ -64,7 +71,7 @@ class NodeKeeper(Keeper):
     @classmethod
     def prepare(cls, data: dict[str, Any], out: Out, unread: bytes) -> NodeKeeper | None:
         """From the message that asks for it; None when it can't be, which has then been said."""
-        for name in ("pass_env", "gpus"):
+        for name in ("pass_env", "gpus", "docker", "steps"):
             data[name] = tuple(data[name])
         data["wanted"] = tuple((kind, name) for kind, name in data["wanted"])
         env = engine_environment(os.environ, data["own_env"], data["run_id"], data["pass_env"], data["gpus"])
@@ -82,7 +89,22 @@ class NodeKeeper(Keeper):
         except (locks.LockTaken, locks.LockUnusable) as error:
             out.say("failed", text=str(error))
             return None
+        try:
+            nodes_steps.run_steps(spec.steps, env, spec.cwd)
+        except LaunchError as error:
+            keeper.remove_containers()
+            out.say("failed", text=str(error))
+            return None
         return keeper
+
+    def _labels(self) -> dict[str, str]:
+        if not self.spec.docker:
+            return {}
+        return {"docker": json.dumps(list(self.spec.docker)), "label": self.spec.label}
+
+    def remove_containers(self) -> list[list[Any]]:
+        """All that the steps and the engine's command have started in the daemon."""
+        return nodes_steps.remove(self.spec.docker, self.spec.label) if self.spec.docker else []
 
     locks: list[locks.Lock]
 
@@ -95,6 +117,8 @@ class NodeKeeper(Keeper):
                 if self.spec.peers:
                     self._peers = Peers(self.spec.address, self.spec.key, self._missed, self._hears)
                     members["peer_port"] = self._peers.port
+        if event == "ended" and self.spec.docker:
+            members["containers"] = self.remove_containers()
         self._out.say(event, **members)
         if event == "ended":
             self._out.drain(10.0)
@@ -127,6 +151,7 @@ class NodeKeeper(Keeper):
             self._out.say("pong", t=command["t"], mono=time.monotonic())
         elif do == "peers" and self._peers is not None:
             self._peers.start(self.spec.node, command["peers"])
+            self._out.say("introduced")
         elif do == "listens":
             found = who_listens(int(command["port"]), {p.pid for p in self._watch.living()})
             self._out.say("listens", who=found.who, text=found.text)

@@ -25,7 +25,7 @@ _LIMIT = 45.0
 
 class NodeLink(KeeperLink):
     """``log(data, seconds)`` gets what the engine prints, ``seconds`` on *our* monotonic clock; ``news`` is called at
-    every event. ``happened`` lists ``rank``, ``missed`` and ``heard`` events in order, each with our time."""
+    every event. ``happened`` lists ``rank``, ``missed``, ``heard`` and ``introduced`` in order, with our time."""
 
     def __init__(self, process: subprocess.Popen[bytes], name: str, silence: float, errors: IO[bytes]) -> None:
         self.name = name
@@ -191,7 +191,7 @@ class NodeLink(KeeperLink):
                 self.offset = event["mono"] - (now + event["t"]) / 2
             if name == "clock":
                 self._events[name] = {**event, "trip": trip}
-        elif name in ("rank", "missed", "heard"):
+        elif name in ("rank", "missed", "heard", "introduced"):
             self.happened.append((name, now, event))
         else:
             if name == "started":

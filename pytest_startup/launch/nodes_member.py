@@ -46,7 +46,7 @@ class Member:
         self._files: LogFiles | None = None
         self._fed_at = 0.0
         self._launched_at = 0.0
-        self._introduced = False
+        self._introductions = 0
         self.open_log(folder, 0.0)
 
     def open_log(self, folder: Path, launched_at: float) -> None:
@@ -66,19 +66,24 @@ class Member:
     def start(self, spec: Mapping[str, Any]) -> float:
         """Start the engine; when it was launched, on our clock. Raises LaunchError."""
         self._spec = spec
-        self._argv = tuple(self._redactor.argv(spec["argv"]))
+        self._argv = tuple(self._redactor.argv(spec["shown"]))
         link = self.access.link(alone=bool(spec["alone"]))
         self.host = [_of_node(fact_from_json(f), self.node.name) for f in link.errand("host", 30.0, {})]
         link.log, link.news = self._take, self._changed
         self.link = link
-        self.started_at = link.keep({**spec, "lease": LEASE if self.node.reach.kind == "ssh" else 0.0})
+        self.started_at = link.keep(
+            {
+                **{k: v for k, v in spec.items() if k != "shown"},
+                "lease": LEASE if self.node.reach.kind == "ssh" else 0.0,
+            }
+        )
         self._launched_at = self._launched_at or self.started_at
         return self.started_at
 
     def go_on(self, folder: Path, news: Callable[[], None]) -> None:
         """Run on under a new start, with a log of its own."""
         self._news = news
-        self._introduced = False
+        self._introductions += 1  # none of what it hears counts until it is told of its new peers
         if self.link is not None:
             with self.link.receiving:
                 self.open_log(folder, time.monotonic())
@@ -97,17 +102,22 @@ class Member:
     def missed(self) -> tuple[str, float] | None:
         """The peer that this node hears no more, and since when (seconds since launch); None: it hears all."""
         silent: dict[str, float] = {}
-        for what, at, event in list(self.link.happened) if self.link is not None and self._introduced else ():
-            if what == "missed":
+        met = 0
+        for what, at, event in list(self.link.happened) if self.link is not None else ():
+            if what == "introduced":
+                met, silent = met + 1, {}
+            elif what == "missed":
                 silent[event["node"]] = at - self._launched_at - event["seconds"]
             elif what == "heard":
                 silent.pop(event["node"], None)
+        if met < self._introductions or not met:  # what it says is of the peers before
+            return None
         return next(iter(silent.items()), None)
 
     def tell_peers(self, peers: Mapping[str, list[object]]) -> None:
         if self.link is not None:
+            self._introductions = sum(1 for what, _, _ in self.link.happened if what == "introduced") + 1
             self.link.send({"do": "peers", "peers": peers})
-            self._introduced = True
 
     def peer_port(self) -> int | None:
         started = self.link.event("started") if self.link is not None else None
@@ -141,6 +151,11 @@ class Member:
         if link.error < 1e6:
             text = f"its monotonic clock less ours, measured over the link to within {link.error * 1000:.1f} ms"
             out.append(self._fact("node.clock_offset", round(link.offset, 4), "ping", text, unit="s"))
+        heard = sorted({e["node"] for what, _, e in list(link.happened) if what == "heard"})
+        text = (
+            f"hears {', '.join(heard)} over {self.node.address}" if heard else "hears no other node: is UDP filtered?"
+        )
+        out.append(self._fact("node.hears", heard, "datagrams between the nodes", text))
         peak = figures.get("peak")
         if peak:
             text = f"highest {peak['measure'].upper()} sum of {peak['processes']} processes, sampled each 0.5 s or more"
@@ -179,8 +194,12 @@ class Member:
         begin = time.monotonic()
         if link is None:
             return []
+        if self.started_at is None:
+            return self._broken_off(link, begin)
         self.ended()  # while the events are fresh: the reason of an end that came before the stop
         if link.lost is None:
+            if self._spec["docker"]:  # the removal of a container may hold our part there up
+                link.silence += 90.0
             link.send({"do": "stop", "limit": limit, "give_up": release})
             end = time.monotonic() + limit + release + 10.0
             while link.event("ended") is None and link.lost is None and time.monotonic() < end:
@@ -197,6 +216,18 @@ class Member:
             left += self._ports(begin, release)
         return left or [Leftover("pid", f"{self._argv[0]}", True, round(time.monotonic() - begin, 3), name)]
 
+    def _broken_off(self, link: NodeLink, begin: float) -> list[Leftover]:
+        """Stopped before its engine was started, maybe in the middle of a step: what the steps made goes."""
+        link.kill()
+        if not self._spec["docker"]:
+            return []
+        try:
+            rows = self.access.errand("remove", limit=100.0, docker=self._spec["docker"], label=self._spec["label"])
+        except LaunchError as error:
+            rows = [["", False, str(error)]]
+        seconds = round(time.monotonic() - begin, 3)
+        return [Leftover("container", f"{one} {why}".strip(), gone, seconds, self.node.name) for one, gone, why in rows]
+
     def _gone(self, ended: Mapping[str, Any], begin: float) -> list[Leftover]:
         seconds = round(time.monotonic() - begin, 3)
         left = {int(pid): name for pid, _, name in ended["left"]}
@@ -205,6 +236,8 @@ class Member:
             Leftover("pid", f"{p} {self._redactor.text(n)}", p not in left, seconds, self.node.name)
             for p, n in seen.items()
         ]
+        for one, gone, why in ended.get("containers", ()):
+            out.append(Leftover("container", f"{one} {why}".strip(), gone, seconds, self.node.name))
         for one in ended["shm"]:
             removed = " (left behind by the engine; removed)" if one in ended["shm_removed"] else ""
             out.append(Leftover("shm", f"{SHM}/{one}{removed}", one not in ended["shm_held"], seconds, self.node.name))

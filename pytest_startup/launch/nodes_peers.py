@@ -18,7 +18,8 @@ SILENCE = 3.5
 
 
 class Peers:
-    """This node's end. ``missed(name, seconds)`` is called once for each silence, ``heard(name)`` when it ends."""
+    """This node's end. ``missed(name, seconds)`` is called once for each silence, ``heard(name)`` when it ends, and the
+    first time."""
 
     def __init__(self, address: str, key: str, missed: Callable[[str, float], None], heard: Callable[[str], None]):
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -68,10 +69,10 @@ class Peers:
         key, _, name = data.decode("utf-8", "replace").partition(" ")
         with self._lock:
             if key == self._key and self._there.get(name, ("", 0))[1] == sender[1]:
-                self._last[name] = time.monotonic()
-                if name in self._silent:
+                if name in self._silent or name not in self._last:
                     self._silent.discard(name)
                     self._heard(name)
+                self._last[name] = time.monotonic()
 
     def _look(self) -> None:
         now = time.monotonic()

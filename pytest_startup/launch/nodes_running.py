@@ -142,8 +142,8 @@ class NodesRunning:
         return left
 
     def _start(self) -> None:
-        """Start those that wait for nothing now; the others from a thread, when their condition holds."""
-        first = [m for m in self._waiting if m.node.start_when is None or m.node.start_when.node not in self._fresh]
+        """Start those that wait for nothing now; the others from threads, when their condition holds."""
+        first = [m for m in self._waiting if not self._condition(m) and not m.node.steps]
         try:
             for number, member in enumerate(first):
                 at = member.start(self._spec(member))
@@ -159,6 +159,11 @@ class NodesRunning:
         if self._waiting:
             threading.Thread(target=self._start_rest, name="pytest-startup-nodes", daemon=True).start()
 
+    def _condition(self, member: Member) -> StartWhen | None:
+        """A node that was left up has been through what others would wait for."""
+        when = member.node.start_when
+        return when if when is not None and when.node in self._fresh else None
+
     def _abandon(self) -> None:
         self._stopping.set()
         for member in self._members.values():
@@ -168,27 +173,33 @@ class NodesRunning:
     def _start_rest(self) -> None:
         while self._waiting and not self._stopping.is_set():
             for member in list(self._waiting):
-                when = member.node.start_when
-                if when is None:
-                    continue
-                try:
-                    if self._holds(when):
-                        member.start(self._spec(member))
-                        self._waiting.remove(member)
-                        self._introduce()
-                    elif self._overdue(when):
-                        what = (
-                            f"port {when.port} of" if when.port else f"a line that matches {when.log!r} in the log of"
-                        )
-                        text = f"node {member.node.name} is not started: {what} {when.node} within {when.within:g} s"
-                        raise LaunchError(text)
-                except LaunchError as error:
-                    self._failed = Exit(member.node.name, None, "not-started", str(error))
-                    self._news.set()
-                    return
+                when = self._condition(member)
+                if when is None or self._holds(when):
+                    self._waiting.remove(member)
+                    threading.Thread(target=self._start_one, args=(member,), daemon=True).start()
+                elif self._overdue(when):
+                    what = (
+                        f"a listener on port {when.port} of"
+                        if when.port
+                        else f"a line that matches {when.log!r} in the log of"
+                    )
+                    late = f"{what} {when.node} did not come within {when.within:g} s"
+                    self._fail(member, f"node {member.node.name} is not started: {late}")
             self._stopping.wait(LOOK)
             if self.exited() is not None:
                 return
+
+    def _start_one(self, member: Member) -> None:
+        """With its steps it may take minutes, and other nodes may wait for one of them."""
+        try:
+            member.start(self._spec(member))
+            self._introduce()
+        except LaunchError as error:
+            self._fail(member, str(error))
+
+    def _fail(self, member: Member, text: str) -> None:
+        self._failed = self._failed or Exit(member.node.name, None, "not-started", text)
+        self._news.set()
 
     def _holds(self, when: StartWhen) -> bool:
         other = self._members[when.node]
@@ -208,7 +219,7 @@ class NodesRunning:
     def _introduce(self) -> None:
         """Tell the nodes of each other, once all run."""
         ports = {n: m.peer_port() for n, m in self._members.items()}
-        if self._waiting or None in ports.values():
+        if None in ports.values():  # not all run yet
             return
         peers: dict[str, list[object]] = {n: [self._members[n].node.address, p] for n, p in ports.items()}
         for member in self._members.values():

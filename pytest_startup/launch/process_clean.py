@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
-from pytest_startup.launch import registry, stopping
+from pytest_startup.launch import nodes_steps, registry, stopping
 from pytest_startup.launch.identity import Process, command_line, ours
 from pytest_startup.launch.memory import SHM
 from pytest_startup.launch.registry import Entry
@@ -17,7 +18,11 @@ _GIVE_UP = 20.0
 
 def look(entry: Entry) -> Sequence[str]:
     """What would be removed, one text each."""
-    return [f"pid {p.pid}: {command_line(p.pid)}" for p in _processes(entry)]
+    found = [f"pid {p.pid}: {command_line(p.pid)}" for p in _processes(entry)]
+    if "docker" in entry.labels:
+        ids, why = nodes_steps.containers(json.loads(entry.labels["docker"]), entry.labels["label"])
+        found += [f"container {one[:12]}" for one in ids] + ([f"containers: {why}"] if why else [])
+    return found
 
 
 def remove(entry: Entry) -> Sequence[Leftover]:
@@ -29,6 +34,9 @@ def remove(entry: Entry) -> Sequence[Leftover]:
         removed, held = stopping.remove_shm(entry.shm)
         out += [Leftover("shm", f"{SHM}/{name}", True) for name in removed]
         out += [Leftover("shm", f"{SHM}/{name}", False) for name in held]
+    if "docker" in entry.labels:
+        rows = nodes_steps.remove(json.loads(entry.labels["docker"]), entry.labels["label"])
+        out += [Leftover("container", f"{one} {why}".strip(), gone) for one, gone, why in rows]
     return out
 
 

@@ -152,6 +152,11 @@ class Http:
         for sock in open_sockets:
             sock.interrupt()
 
+    @property
+    def cancelled(self) -> bool:
+        """Has ``cancel`` or ``close`` been called?"""
+        return self._cancelled.is_set()
+
     def close(self) -> None:
         self.cancel()
         if self._session is not None:

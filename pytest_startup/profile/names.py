@@ -27,6 +27,8 @@ ENGINES = ("vllm", "sglang")
 
 #: Restart kinds by launcher; a launcher added by a hook may do any of them.
 RESTART_KINDS = {"process": ("process",), "container": ("same-container", "fresh-container")}
+#: With nodes every container is a fresh one.
+NODES_KINDS = {"process": ("process",), "container": ("fresh-container",)}
 
 #: Key below ``deadlines`` → phase of the record.
 PHASE_KEYS = {phase.replace("-", "_"): phase for phase in PHASES if phase not in ("serving", "shutdown")}

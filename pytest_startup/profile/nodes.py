@@ -41,13 +41,32 @@ class StartWhen:
 
 
 @dataclass(frozen=True)
+class Step:
+    """Something to be run in the node's idle container before its engine, without a shell. ``until``: repeat it until
+    its output matches this regular expression, for ``within`` seconds at most; None: it must end with 0."""
+
+    exec: tuple[str, ...]
+    until: str | None = None
+    within: float = 120.0
+
+
+@dataclass(frozen=True)
+class NodeContainer:
+    """What differs from ``launch.container`` on a node: ``volumes`` are added; ``docker_host`` is as it is seen there."""
+
+    name: str | None = None
+    volumes: Mapping[str, str] = field(default_factory=dict)
+    docker_host: str | None = None
+
+
+@dataclass(frozen=True)
 class Node:
     """One node. ``address``: where the other nodes, and we, reach it; ``args`` and ``env`` follow those of the engine.
 
     ``api``: it serves the API (exactly one does), so it gets the host and port options. ``ports``: further ports that
     must be free here (rendezvous). ``ranks``: the global ranks that it holds. ``command`` and ``cwd`` replace those of
     ``launch.process``. ``checkpoint`` and ``caches`` are paths on the node. ``python``: the interpreter (3.10 or later)
-    that runs our part there.
+    that runs our part there. ``steps``: run in the node's container, in order, before its engine.
     """
 
     name: str
@@ -65,3 +84,5 @@ class Node:
     caches: tuple[CacheFolder, ...] = ()
     python: str = "python3"
     start_when: StartWhen | None = None
+    container: NodeContainer = NodeContainer()
+    steps: tuple[Step, ...] = ()

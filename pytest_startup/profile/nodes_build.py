@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_startup.profile.nodes import Node, Reach, StartWhen
+from pytest_startup.profile.nodes import Node, NodeContainer, Reach, StartWhen, Step
 from pytest_startup.profile.units import duration
 
 if TYPE_CHECKING:
@@ -65,7 +65,19 @@ def _node(b: Builder, name: str, data: Mapping[str, Any], api: bool, checkpoint:
         caches=tuple(CacheFolder(k, b.path(c["path"]), c.get("kind", "other")) for k, c in caches),
         python=b.text(data.get("python", Node.python)),
         start_when=_start_when(b, data.get("start_when")),
+        container=_container(b, data.get("container") or {}),
+        steps=tuple(_step(b, step) for step in data.get("steps", ())),
     )
+
+
+def _container(b: Builder, data: Mapping[str, Any]) -> NodeContainer:
+    volumes = {b.volume(k): b.text(v) for k, v in data.get("volumes", {}).items()}
+    return NodeContainer(b.maybe(data.get("name")), volumes, b.maybe(data.get("docker_host")))
+
+
+def _step(b: Builder, data: Mapping[str, Any]) -> Step:
+    within = data.get("within")
+    return Step(b.texts(data["exec"]), b.maybe(data.get("until")), Step.within if within is None else duration(within))
 
 
 def _reach(b: Builder, data: Any) -> Reach:

@@ -39,13 +39,12 @@ def _whole(data: Mapping[str, Any], nodes: Mapping[str, Any], stop_seconds: floa
     launch = launch if isinstance(launch, dict) else {}
     if len(nodes) < 2:
         yield ("nodes",), "only one node; expected two or more, or no nodes at all"
-    if launch and "process" not in launch:
-        given = next((k for k in ("container", "custom") if k in launch), "launch")
+    if "custom" in launch:
         yield (
-            ("launch", given),
-            "nodes are started as plain processes only, for now; expected launch.process. For containers on several "
-            "nodes write one profile for the head, and start the others by hand before it",
+            ("launch", "custom"),
+            "nodes need launch.process or launch.container; a custom launcher has its own options",
         )
+    yield from _containers(launch, nodes)
     if launch.get("port", "auto") == "auto":
         yield (
             ("launch", "port") if "port" in launch else ("launch",),
@@ -61,6 +60,34 @@ def _whole(data: Mapping[str, Any], nodes: Mapping[str, Any], stop_seconds: floa
             ("deadlines", "stop"),
             f"{stop_seconds:g} s is too short: a headless node takes 11 s to end after TERM; expected at least 12s",
         )
+
+
+def _containers(launch: Mapping[str, Any], nodes: Mapping[str, Any]) -> Wrong:
+    container = launch.get("container")
+    for name, node in nodes.items():
+        for key in ("container", "steps"):
+            if key in node and not isinstance(container, dict):
+                yield ("nodes", name, key), "only with launch.container, which the nodes have in common"
+        if "steps" in node and isinstance(container, dict) and "exec_command" not in container:
+            yield ("nodes", name, "steps"), "steps are run in an idle container; expected launch.container.exec_command"
+        for number, step in enumerate(_list(node.get("steps"))):
+            if isinstance(step, dict) and isinstance(step.get("until"), str):
+                try:
+                    re.compile(step["until"])
+                except (re.error, OverflowError, RecursionError) as e:
+                    yield ("nodes", name, "steps", number, "until"), f"not a regular expression: {e}"
+    if not isinstance(container, dict):
+        return
+    if container.get("network") != "host":
+        path: KeyPath = ("launch", "container", "network") if "network" in container else ("launch", "container")
+        yield path, "with nodes the containers use the network of their host; expected network: host"
+    for key in ("docker_host", "context", "log", "engine_options"):
+        if key in container:
+            hint = "; expected nodes.NAME.container.docker_host" if key == "docker_host" else ""
+            yield (
+                ("launch", "container", key),
+                f"with nodes the docker command of each node is used, without {key}{hint}",
+            )
 
 
 def _addresses(nodes: Mapping[str, Any]) -> Wrong:

@@ -25,6 +25,7 @@ ALLOWED = (
     ("restarts", "*", "change", "args", "*"),
     ("nodes", "*", "env", "*"),
     ("nodes", "*", "args", "*"),
+    ("nodes", "*", "steps", "*", "exec", "*"),
 )
 _PLACEHOLDER = re.compile(r"\$?\$\{([^{}]*)\}")
 _MISPLACED = (

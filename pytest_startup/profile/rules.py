@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_startup.profile import units
-from pytest_startup.profile.names import CHECKS, ENGINES, PHASE_KEYS, RESTART_KINDS
+from pytest_startup.profile.names import CHECKS, ENGINES, NODES_KINDS, PHASE_KEYS, RESTART_KINDS
 from pytest_startup.profile.nodes_rules import check_nodes
 from pytest_startup.profile.problems import KeyPath, nearest
 
@@ -187,7 +187,8 @@ def _restarts(data: Mapping[str, Any]) -> Wrong:
         caches |= _get(data, "nodes", node, "caches")
     for index, row in enumerate(_rows(data)):
         kind = _get(row, "kind", kind=str)
-        legal = RESTART_KINDS.get(given[0]) if len(given) == 1 else None
+        kinds = NODES_KINDS if "nodes" in data else RESTART_KINDS
+        legal = kinds.get(given[0]) if len(given) == 1 else None
         if legal and kind in ("process", "same-container", "fresh-container") and kind not in legal:
             yield (
                 ("restarts", index, "kind"),
@@ -212,7 +213,10 @@ def _caches(data: Mapping[str, Any], known: Known) -> Wrong:
     for name, cache in _get(data, "caches").items():
         given = [key for key in ("path", "container") if isinstance(cache, dict) and key in cache]
         if len(given) != 1:
-            yield ("caches", name, *given[1:]), "expected exactly one of path (on the host) and container (a path in it)"
+            yield (
+                ("caches", name, *given[1:]),
+                "expected exactly one of path (on the host) and container (a path in it)",
+            )
         elif given == ["container"] and "container" not in _get(data, "launch"):
             yield ("caches", name, "container"), "there is no launch.container; expected path, the folder on the host"
         text = _get(cache, "path", kind=str)

@@ -1,0 +1,99 @@
+"""On a node: what is done around an engine in a container: steps before it, its removal after it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_startup.launch.base import LaunchError
+
+#: Between two tries of a step whose output is waited for.
+_PAUSE = 0.5
+#: A daemon that does not answer for this long is taken not to.
+_LIMIT = 30.0
+
+
+def run_steps(steps: Sequence[Mapping[str, Any]], env: Mapping[str, str], cwd: str) -> None:
+    """All steps in order. Raises LaunchError with what the one that failed has said."""
+    for step in steps:
+        _run_step(step, env, cwd)
+
+
+def _run_step(step: Mapping[str, Any], env: Mapping[str, str], cwd: str) -> None:
+    argv, until, end = step["argv"], step["until"], time.monotonic() + step["within"]
+    shown = " ".join(argv)[:200]
+    while True:
+        code, said = _run(argv, env, cwd, max(1.0, end - time.monotonic()))
+        if until is None and code == 0:
+            return
+        if until is not None and re.search(until, said):
+            return
+        last = " ".join(said.split())[-300:]
+        if until is None:
+            raise LaunchError(f"step failed with exit code {code}: {shown}: {last}")
+        if time.monotonic() >= end:
+            raise LaunchError(f"step: no {until!r} in the output within {step['within']:g} s: {shown}: {last}")
+        time.sleep(_PAUSE)
+
+
+def _run(argv: Sequence[str], env: Mapping[str, str] | None, cwd: str, limit: float) -> tuple[int, str]:
+    try:
+        done = subprocess.run(
+            argv,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=limit,
+        )
+    except subprocess.TimeoutExpired as late:
+        return -1, f"{(late.stdout or b'').decode('utf-8', 'replace')} (not done after {limit:.0f} s)"
+    except OSError as error:
+        return 127, str(error)
+    return done.returncode, done.stdout.decode("utf-8", "replace")
+
+
+def containers(docker: Sequence[str], label: str) -> tuple[list[str], str | None]:
+    """Ids of our containers with this label; and why the daemon can't be asked, if it can't."""
+    code, said = _run([*docker, "ps", "-a", "-q", "--no-trunc", "--filter", f"label={label}"], None, "/", _LIMIT)
+    return (said.split(), None) if code == 0 else ([], " ".join(said.split())[-200:])
+
+
+def remove(docker: Sequence[str], label: str) -> list[list[Any]]:
+    """Remove our containers: ``[id, is it gone, why not]`` of each; one row without id where nobody answers."""
+    found, why = containers(docker, label)
+    if why is not None:
+        return [["", False, why]]
+    if found:
+        _run([*docker, "rm", "-f", "-v", *found], None, "/", 2 * _LIMIT)
+    left, why = containers(docker, label)
+    return [[one[:12], one not in left and why is None, why or ""] for one in found]
+
+
+def inspect(docker: Sequence[str], image: str, name: str) -> dict[str, Any]:
+    """For the preflight: ``error`` of the daemon, ``image`` id, and what already has the ``name``."""
+    code, said = _run([*docker, "version", "--format", "{{.Server.Version}}"], None, "/", _LIMIT)
+    if code != 0:
+        return {"error": " ".join(said.split())[-300:], "image": None, "taken": None}
+    code, said = _run([*docker, "image", "inspect", "-f", "{{.Id}}", image], None, "/", _LIMIT)
+    found = said.strip() if code == 0 else None
+    code, said = _run(
+        [
+            *docker,
+            "ps",
+            "-a",
+            "--no-trunc",
+            "--filter",
+            f"name=^/?{re.escape(name)}$",
+            "--format",
+            "{{.Image}}, {{.Status}}",
+        ],
+        None,
+        "/",
+        _LIMIT,
+    )
+    return {"error": None, "image": found, "taken": said.strip() or None if code == 0 else None}
