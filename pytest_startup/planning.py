@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_startup.launch import locks
 from pytest_startup.launch.base import HoldsCaches, LaunchError
-from pytest_startup.launch.container_options import INNER_PORT, published
+from pytest_startup.launch.container_options import INNER_PORT, host_path, published
 from pytest_startup.launch.pagecache import drop_page_cache
 from pytest_startup.launch.ports import free_port
 from pytest_startup.launch.wiping import wipe
@@ -63,10 +64,19 @@ def prepare(
         else:
             notes.append(wipe(cache, (profile.path, *profile.launch.checkpoint)))
     if step.drop_page_cache:
-        notes.append(drop_page_cache(profile.launch.checkpoint).text)
+        notes.append(drop_page_cache(checkpoint_of(profile)).text)
     for note in notes:
         tell(f"{step.name}: {note}")
     return notes
+
+
+def checkpoint_of(profile: Profile) -> tuple[Path, ...]:
+    """The checkpoint on this host: as the profile names it, or what is mounted where the container's model is."""
+    container, model = profile.launch.container, profile.engine.model
+    if profile.launch.checkpoint or container is None or not model.startswith("/"):
+        return profile.launch.checkpoint
+    found = host_path(container, model)
+    return (Path(found[0]) / found[1],) if found is not None and found[0].startswith("/") else ()
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from helpers_docker import TestEngine, container_plan, container_profile, need_e
 from helpers_launch import isolate, log_of, logged
 
 from pytest_startup.launch import container_watch
+from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.container import ContainerLauncher
 
 READY = "Application startup complete."
@@ -128,3 +129,17 @@ def test_a_daemon_that_is_shut_down_in_order(breakable, tmp_path):
     assert all(one.released for one in running.stop())
     assert "Application shutdown complete." in log_of(running)
     assert launcher.close() == []
+
+
+def test_a_gpu_request_without_a_gpu_runtime(breakable, tmp_path):
+    launcher = ContainerLauncher()
+    with pytest.raises(LaunchError) as error:
+        launcher.start(container_plan(container_profile(breakable, tmp_path, gpus=("all",))))
+    text = str(error.value)
+    assert text.startswith(
+        "reference is not started: fake.yaml:11: the container asks for GPUs (all), and the daemon has "
+    )
+    assert "install the NVIDIA Container Toolkit" in text
+    assert 'the daemon said: could not select device driver "" with capabilities: [[gpu]]' in text
+    assert launcher.close() == []
+    assert breakable.labelled() == []
