@@ -39,7 +39,7 @@ def profile_text(image: str, url: str, *, cache: str | None, restarts: list[str]
     """A profile of the real engine. ``cache``: a volume for the compile cache, None: it stays in the container."""
     mounts = {**volumes(), **({cache: "/cache"} if cache else {})}
     rows = "\n".join(f"      {source}: {target}" for source, target in mounts.items())
-    steps = "\n".join(f"  - {step}" for step in restarts)
+    steps = ", ".join(restarts)
     return f"""\
 schema: 1
 name: container-vllm
@@ -66,9 +66,8 @@ launch:
   checkpoint: [{ENGINE}/models/facts]
 caches:
   compile-cache: {{container: /cache/torch_compile_cache, kind: compile}}
-deadlines: {{ready: 10m, stop: 20s}}
-restarts:
-{steps}
+deadlines: {{ready: 20m, stop: 20s}}
+restarts: [{steps}]
 expect:
   kv: {{tokens: 262144}}
   completion: {{prompt: "The capital of France is", contains: Paris}}

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pytest_startup.launch.identity import Identity, Process, look, table
 from pytest_startup.launch.watch import Watch
 
-
 #: Where the kernel counts out-of-memory kills of a control group: version 1, version 2.
 _OOM_FILES = ("/memory.oom_control", "/memory.events")
 
