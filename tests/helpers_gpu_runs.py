@@ -1,0 +1,43 @@
+"""Runs of the gate on real GPUs (``tests/data/h200/gate``), replayed: read and judged by the rules of today."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from pytest_startup.checks.base import Outcome, Verdict
+from pytest_startup.gate import StartFailed
+from pytest_startup.options import Options
+from pytest_startup.profile.load import load
+from pytest_startup.replay import ReplayGate
+from pytest_startup.waivers import judge
+
+RUNS = Path(__file__).parent / "data" / "h200" / "gate"
+
+
+@cache
+def verdicts(run: str) -> dict[str, dict[str, Verdict]]:
+    """Start → check → verdict, waivers applied, as far as the run got."""
+    folder = RUNS / run
+    profile = load(folder / "profile.yaml", {}, need_environment=False)
+    gate = ReplayGate(profile, Options(root=folder, replay=folder), folder)
+    found: dict[str, dict[str, Verdict]] = {}
+    for start in gate.start_names():
+        for check in gate.check_names():
+            try:
+                judged = judge(profile, gate.verdict(start, check))
+            except StartFailed:
+                continue
+            found.setdefault(start, {})[check] = judged.verdict
+            if judged.waived:
+                found[start].pop(check)
+    return found
+
+
+def red(run: str) -> dict[str, dict[str, Verdict]]:
+    """Start → the checks that are not green."""
+    starts = verdicts(run)
+    return {
+        start: {check: v for check, v in checks.items() if v.outcome is not Outcome.PASSED}
+        for start, checks in starts.items()
+    }
