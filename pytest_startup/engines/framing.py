@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from pytest_startup.engines.lines import Line
+from pytest_startup.engines.prefixes import Prefixes
 from pytest_startup.engines.stamps import clock, full
 
 #: Longer physical lines are cut in the middle: no statement is that long, and memory stays constant.
@@ -81,14 +81,27 @@ def plain(text: str) -> str:
     return _COLOUR.sub("", text) if _MAY_COLOUR.search(text) else text
 
 
-def frame(raw: bytes, number: int, node: str | None = None, seconds: float | None = None) -> list[Line]:
+def frame(
+    raw: bytes,
+    number: int,
+    node: str | None = None,
+    seconds: float | None = None,
+    prefixes: Prefixes | None = None,
+) -> list[Line]:
     """The lines that stand on one physical line (without its LF): usually one; more where redrawn progress bars of
-    several ranks, or a record behind a bar, share it. All have its number."""
+    several ranks, or a record behind a bar, share it. All have its number. ``prefixes``: the log's own unknown prefix,
+    which is learnt and taken off."""
     if len(raw) > LINE_LIMIT:
         raw = raw[:_KEEP] + b"\r" + raw[-_KEEP:]
     text = plain(raw.decode("utf-8", "replace"))
+    unknown = prefixes.pattern.match(text) if prefixes is not None and prefixes.pattern is not None else None
+    if unknown:
+        text = text[unknown.end() :]
     base = Line(number, raw, text, text, node=node, seconds=seconds)
-    return _lines(text, base, 0)
+    lines = _lines(text, base, 0)
+    if prefixes is not None and prefixes.pattern is None and (lines[0].level or lines[0].process or lines[0].before):
+        prefixes.learn(lines[0].before)
+    return lines
 
 
 def _lines(text: str, base: Line, depth: int) -> list[Line]:
@@ -102,14 +115,14 @@ def _lines(text: str, base: Line, depth: int) -> list[Line]:
     for piece in _pieces(text):
         line = _record(piece, base)
         # A later redraw in the same physical line belongs to the process that began it.
-        base = replace(base, process=line.process, pid=line.pid, rank=line.rank, engine=line.engine, node=line.node)
+        base = base.like(process=line.process, pid=line.pid, rank=line.rank, engine=line.engine, node=line.node)
         out.append(line)
-    return [line for line in out if line.message.strip()] or out[:1] or [replace(base, text="", message="")]
+    return [line for line in out if line.message.strip()] or out[:1] or [base.like(text="", message="")]
 
 
 def _inherit(base: Line, text: str) -> Line:
     repeated = _REPEATED.search(text) if "across cluster]" in text else None
-    return replace(base, repeated=int(repeated.group(1)[:9])) if repeated else base
+    return base.like(repeated=int(repeated.group(1)[:9])) if repeated else base
 
 
 def _outer(text: str, base: Line) -> tuple[Line, str]:
@@ -136,7 +149,7 @@ def _outer(text: str, base: Line) -> tuple[Line, str]:
         else:
             break
     if (stamp, node, rank) != (base.stamp, base.node, base.rank):
-        base = replace(base, stamp=stamp, node=node, rank=rank)
+        base = base.like(stamp=stamp, node=node, rank=rank)
     return base, text
 
 
@@ -177,7 +190,7 @@ def _by_process(text: str) -> list[str]:
 
 def _record(text: str, base: Line) -> Line:
     """One piece → a Line: process prefixes, then the record header, then the message."""
-    line = replace(base, text=_REPEATED.sub("", text) if base.repeated > 1 else text)
+    line = base.like(text=_REPEATED.sub("", text) if base.repeated > 1 else text)
     rest = line.text.lstrip(" ") if line.text[:1] == " " else line.text
     while True:
         match = _PROCESS.match(rest)
@@ -195,7 +208,9 @@ def _record(text: str, base: Line) -> Line:
         if not match:
             continue
         if match.start():
+            line.before = rest[: match.start()]
             for inner in _PROCESS.finditer(rest, 0, match.start()):
+                line.before = rest[: min(inner.start(), len(line.before))]
                 _speaker(line, inner.group("name"))
         groups = match.groupdict()
         line.level = groups.get("level") or line.level
@@ -217,10 +232,12 @@ def _unknown_prefix(line: Line, rest: str) -> Line:
     """A prefix that nobody knows here, in front of a process or of SGLang's header."""
     if line.process is None and " pid=" in rest[:200]:
         for inner in _PROCESS.finditer(rest, 0, 200):
+            line.before = line.before or rest[: inner.start()]
             _speaker(line, inner.group("name"))
             line.message = rest[inner.end() :]
     header = _SGLANG.search(line.message, 0, 200) if "[2" in line.message[:120] else None
     if header:
+        line.before = line.before or line.message[: header.start()]
         line.rank = header.group("ranks").strip() or line.rank
         line.message = line.message[header.end() :]
     return line
@@ -266,8 +283,7 @@ def _json(text: str, base: Line, depth: int) -> list[Line] | None:
     time = _text(data, _TIME_KEYS)
     rank = data.get("rank", data.get("local_rank"))
     level = _text(data, _LEVEL_KEYS)
-    start = replace(
-        base,
+    start = base.like(
         level=level.upper() if level else base.level,
         node=base.node or _text(data, _NODE_KEYS),
         stamp=(full(time) or base.stamp) if time else base.stamp,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass
@@ -14,7 +15,8 @@ class Line:
     ``process`` is the engine's name for who prints (``Worker_TP1_EP1``, ``EngineCore_DP0``, ``APIServer``), ``rank``
     the part of it that is a rank (``TP1_EP1``, ``DP0``), None when none is named. ``continued``: the line goes on a
     multi-line message (traceback). ``repeated``: Ray's count of equal lines, else 1. ``stamp`` is the printed time in
-    seconds since the epoch where it can be told, else None; ``seconds`` our receive time since launch.
+    seconds since the epoch where it can be told, else None; ``seconds`` our receive time since launch. ``before``: what
+    stood before the record that is of no known form.
     """
 
     number: int
@@ -32,3 +34,11 @@ class Line:
     seconds: float | None = None
     continued: bool = False
     repeated: int = 1
+    before: str = ""
+
+    def like(self, **changes: Any) -> Line:
+        """A copy with these members changed; ``dataclasses.replace`` would be five times as slow."""
+        copy = Line.__new__(Line)
+        copy.__dict__.update(self.__dict__)
+        copy.__dict__.update(changes)
+        return copy

@@ -10,6 +10,7 @@ from pytest_startup.engines.base import LogSummary, Progress
 from pytest_startup.engines.diagnosis import ANCHORS, StartTracker
 from pytest_startup.engines.framing import LINE_LIMIT, frame
 from pytest_startup.engines.lines import Line
+from pytest_startup.engines.prefixes import Prefixes
 from pytest_startup.engines.rules import RuleTable
 from pytest_startup.engines.skim import Skimmer, Statistic, Traffic
 from pytest_startup.engines.starts import Start, Starts, summary
@@ -29,6 +30,7 @@ class _Node:
     line: int = 0
     context: int = 0
     parts: list[bytes] = field(default_factory=list)
+    prefixes: Prefixes = field(default_factory=Prefixes)
 
 
 class _Place(NamedTuple):
@@ -181,7 +183,8 @@ class Reader:
             facts.extend(statistic_fact(s, self._path(s[5])) for s in found)
 
     def _line(self, raw: bytes, number: int, place: _Place, facts: list[Fact]) -> None:
-        for line in frame(raw, number, place.node, place.seconds):
+        prefixes = self._nodes[place.node].prefixes
+        for line in frame(raw, number, place.node, place.seconds, prefixes):
             start, ended = self._starts.of(line)
             for old in ended:
                 self._end(old, facts)
@@ -199,6 +202,8 @@ class Reader:
                 continue
             for fact, rule in table.matches(line, where, start.index):
                 stated = True
+                if start.engine is None:
+                    start.votes[engine] = start.votes.get(engine, 0) + 1
                 if rule.bar:
                     before = start.bar(fact)
                     if before is not None:

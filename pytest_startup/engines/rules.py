@@ -150,7 +150,8 @@ def _matches(compiled: _Compiled, subject: str) -> Iterator[re.Match[str]]:
     if compiled.rule.bar:
         last: dict[str, re.Match[str]] = {}
         for match in compiled.regex.finditer(subject):
-            last[match.groupdict().get("kind") or ""] = match
+            names = match.groupdict()
+            last[f"{names.get('who')} {names.get('kind')}"] = match
         yield from last.values()
     elif compiled.rule.every:
         yield from compiled.regex.finditer(subject)
@@ -169,7 +170,7 @@ def _fact(compiled: _Compiled, match: re.Match[str], line: Line, proof: Evidence
     value: JSON
     if rule.kind == "members":
         value = {k: member(v) for k, v in found.items() if v != "N/A"}
-        found = {k: v for k, v in found.items() if k in ("kind",)}
+        found = {k: v for k, v in found.items() if k in ("kind", "who")}
         if rule.bar and not (isinstance(value, dict) and value.get("done")):
             return None
     elif rule.kind in ("number", "integer"):

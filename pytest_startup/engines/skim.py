@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -84,8 +85,7 @@ class Skimmer:
     """Finds the lines that hold an anchor of a rule, or of the diagnosis, among lines of traffic."""
 
     def __init__(self, anchors: Sequence[str], diagnosis: Sequence[str | bytes]) -> None:
-        self._told = {a if isinstance(a, bytes) else a.encode() for a in diagnosis}
-        self._literals = self._told | {a.encode() for a in anchors}
+        self._told, self._literals = _literals(tuple(anchors), tuple(diagnosis))
         self._search: Callable[..., Any] | None = None
         self._heads: dict[bytes, tuple[str | None, bool, int]] = {}
 
@@ -147,6 +147,15 @@ class Skimmer:
         if not found[2] and len(self._heads) < 1000:
             self._heads[head] = found
         return found
+
+
+@functools.cache
+def _literals(
+    anchors: tuple[str, ...], diagnosis: tuple[str | bytes, ...]
+) -> tuple[frozenset[bytes], frozenset[bytes]]:
+    """The literals of the diagnosis, and all of them, as bytes."""
+    told = frozenset(a if isinstance(a, bytes) else a.encode() for a in diagnosis)
+    return told, told | {a.encode() for a in anchors}
 
 
 def _rate(text: bytes) -> float:

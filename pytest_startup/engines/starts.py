@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -29,6 +30,7 @@ SERVING_TEXT = (
     "Decode batch",
     'GET /health HTTP/1.1" 200',
 )
+_ELAPSED = re.compile(r"\[(?P<minutes>\d{1,5}):(?P<seconds>\d\d)<")
 _SGLANG_CLAIM = ("fired up and ready to roll", "Decode batch")
 
 
@@ -56,18 +58,35 @@ class Start:
     stages: dict[str | None, int] = field(default_factory=dict)
     cores: set[str] = field(default_factory=set)
     bars: dict[tuple[object, ...], Fact] = field(default_factory=dict)
+    votes: dict[str, int] = field(default_factory=dict)
 
     def bar(self, fact: Fact) -> Fact | None:
         """Keep the bar's newest state; returns the last one of the bar before it when a new bar of that name begins."""
         value = fact.value if isinstance(fact.value, dict) else {}
-        key = (fact.name, value.get("kind"), fact.rank, fact.engine, fact.node, fact.detail.get("process"))
+        key = (
+            fact.name,
+            value.get("kind"),
+            value.get("who"),
+            fact.rank,
+            fact.engine,
+            fact.node,
+            fact.detail.get("process"),
+        )
         before = self.bars.get(key)
         self.bars[key] = fact
         if before is None or not isinstance(before.value, dict):
             return None
         done, was = value.get("done"), before.value.get("done")
         again = isinstance(done, (int, float)) and isinstance(was, (int, float)) and done < was
+        again = again or (done == was == value.get("total") and _restarted(before, fact))
         return before if again or before.value.get("total") != value.get("total") else None
+
+
+def _restarted(before: Fact, now: Fact) -> bool:
+    """A bar is complete twice: printed again at its end, or another one of the same size that took another time?"""
+    times = [_ELAPSED.search(fact.evidence.text or "") for fact in (before, now)]
+    was, took = (60 * int(t["minutes"]) + int(t["seconds"]) if t else None for t in times)
+    return was is not None and took is not None and not was <= took <= was + 1
 
 
 class Starts:
@@ -161,5 +180,6 @@ def summary(start: Start) -> LogSummary:
         start=start.index,
         first_line=start.first_line,
         last_line=start.last_line,
-        engine=start.engine,
+        # Where no line names the engine: the one whose wordings the facts are.
+        engine=start.engine or max(start.votes, key=start.votes.__getitem__, default=None),
     )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pytest_startup.engines.rules import Rule
 
+#: Names of attention backends in words; others ("Marlin", "Transformers") have backends too.
 _NAMES = (
-    r"Flash ?Attention(?:-\d)?|FlashAttention MLA|FlashAttn|FlashInfer MLA|FlashInfer|[Xx]Formers|Torch SDPA|ROCm ?FlashAttention|ROCmFlashAttention"
-    r"|Pallas V1|Pallas|HPUAttention|HPU Attention|Triton MLA|AITER MLA|AITER Triton MLA|FlashMLA|CutlassMLA|Cutlass MLA"
-    r"|Triton Attention|TritonAttention|FlexAttention|Flex Attention|Tree Attention|Differential Flash Attention"
-    r"|DualChunkFlashAttention|DualChunk Flash Attention|IPEX attention|Ascend|Neuron Attention|[A-Z][A-Z0-9]*_(?:ATTN|MLA)[A-Z0-9_]*"
-    r"|TurboQuant attention|XPU MLA Sparse|Sparse MLA|Flash Attention MLA|FLASHINFER|FLASHMLA|TORCH_SDPA|XFORMERS|FLEX_ATTENTION"
+    r"(?:(?! for )[\w \-])*?(?:Attention|[Aa]ttention|Attn|MLA|SDPA|[Xx]Formers|FlashInfer|Pallas(?: V1)?|XFORMERS|FLASHINFER|FLASHMLA"
+    r"|TORCH_SDPA|IPEX attention)(?: Sparse|-\d)?|[A-Z][A-Z0-9]*_(?:ATTN|MLA)[A-Z0-9_]*|FlexAttention|FLEX_ATTENTION|Ascend"
 )
 
 ATTENTION = (
@@ -56,7 +54,7 @@ ATTENTION = (
     Rule(
         "backend.attention",
         " on V1 engine",
-        r"Using (?P<value>[\w][\w \-/]*?)(?: attention)? backend (?:with \w+ KV cache layout )?on V1 engine",
+        r"Using (?P<value>[\w][\w \-/]*?)(?: attention)? backend (?:with \w+ KV cache layout |for .{1,80}? )?on V1 engine",
         "Using FlashInfer backend with HND KV cache layout on V1 engine by default for Blackwell (SM 10.0) GPUs.",
         "Async scheduling is not available on V1 engine",
         by="W R",
@@ -66,7 +64,9 @@ ATTENTION = (
     Rule(
         "backend.attention",
         " backend",
-        r"(?:^|[\]):>] )Using (?P<value>" + _NAMES + r")(?: attention)? backend\.?(?:$| for unified| on \w+\.| in)",
+        r"(?:^|[\]):>] )Using (?P<value>"
+        + _NAMES
+        + r")(?: attention)? backend\.?(?:$| for unified| on \w+\.?(?:$| )| in)",
         "Using XFormers backend.",
         "Using Marlin backend",
         by="W R",
@@ -91,6 +91,26 @@ ATTENTION = (
         "No backend for MMEncoderAttention",
         by="W",
         versions="0.13 on",
+        detail={"role": "encoder"},
+    ),
+    Rule(
+        "backend.attention",
+        (" for attention.", " for Whisper causal attention"),
+        r"^Using (?P<value>[\w.]+) for (?:Whisper causal )?attention\b",
+        "Using FlashAttentionDiffKVBackend for attention.",
+        "Using FlashInfer for draft model non-causal attention; TRTLLM can still be used",
+        by="W",
+        versions="0.13 on: MiMo, Whisper",
+        detail={"role": "model"},
+    ),
+    Rule(
+        "backend.attention",
+        " for MultiHeadAttention in multimodal encoder",
+        r"Using (?P<value>[\w.]+) for MultiHeadAttention in multimodal encoder",
+        "Using AttentionBackendEnum.FLASH_ATTN for MultiHeadAttention in multimodal encoder.",
+        "No backend for MultiHeadAttention in multimodal encoder",
+        by="W",
+        versions="0.13",
         detail={"role": "encoder"},
     ),
     Rule(

@@ -163,7 +163,7 @@ ARTIFACTS = (
     ),
     Rule(
         "artifact.missing",
-        "Block FP8 kernel config.",
+        ("Block FP8 kernel config.", "Block INT8 kernel config."),
         r"Using default W8A8 Block (?:FP8|INT8) kernel config\.? ?.*?(?:Config file not found at (?P<path>.+))?$",
         "Using default W8A8 Block FP8 kernel config. Performance might be sub-optimal! Config file not found at /x/N=1.json",
         "Using configuration from /x/N=1.json for W8A8 Block FP8 kernel.",

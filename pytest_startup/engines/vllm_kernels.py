@@ -8,7 +8,7 @@ MOE = (
     Rule(
         "backend.moe",
         (" MoE backend", " MOE backend"),
-        r"Using (?P<_q>'?)(?P<value>[\w./\- ]+?)(?P=_q) (?:(?:Fp8|FP8|NvFp4|NvFP4|NVFP4|MxFp8|MXFP8|MxFp4|MXFP4|Mxfp4|W4A8|WNA16|"
+        r"Using (?P<_q>'?)(?P<value>[\w./\- ()]+?)(?P=_q) (?:(?:Fp8|FP8|NvFp4|NvFP4|NVFP4|MxFp8|MXFP8|MxFp4|MXFP4|Mxfp4|W4A8|WNA16|"
         r"[Ii]nt8|INT8|Int4|INT4|MXINT4|Unquantized|[Uu]nquantized|OCP MX|MxInt4|NvFp4 LoRA|W\d+A\d+)\w* )?M[oO]E (?:LoRA )?backend",
         "Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend out of potential backends: ['FLASHINFER_CUTLASS', 'MARLIN'].",
         "No NvFp4 MoE backend supports the deployment configuration.",
@@ -35,12 +35,30 @@ MOE = (
     ),
     Rule(
         "backend.moe",
-        "FusedMoE",
-        r"Using (?P<value>(?:[Ff]lash[Ii]nfer|FlashInfer|Marlin|CUTLASS|Cutlass|TRTLLM|Triton)[\w \-]*?) kernels for \w*FusedMoE",
+        ("FusedMoE", "MoeMethod", "NVFP4 path"),
+        r"Using (?P<value>(?:[Ff]lash[Ii]nfer|FlashInfer|Marlin|CUTLASS|Cutlass|TRTLLM|Triton)[\w \-]*?) kernels for (?:\w*FusedMoE|\w*MoeMethod|NVFP4 path)",
         "Using FlashInfer kernels for ModelOptNvFp4FusedMoE.",
         "Using configuration for FusedMoE layer.",
         by="W",
         versions="0.9 to 0.13",
+    ),
+    Rule(
+        "backend.moe",
+        ("Using FlashInfer ", "Using Flashinfer "),
+        r"Using (?P<value>Flash[Ii]nfer(?: FP8 MoE)? \w+) (?:backend for SM[\d/SM]+|kernels$)",
+        "Using FlashInfer FP8 MoE TRTLLM backend for SM100",
+        "Using FlashInfer allreduce",
+        by="W 1",
+        versions="0.9 to 0.13",
+    ),
+    Rule(
+        "backend.moe",
+        (" backend on XPU", " backend for mxfp4 lora"),
+        r"Using (?P<value>ipex marlin|xpu|Triton|Marlin) backend (?:on XPU|for mxfp4 lora)",
+        "Using ipex marlin backend on XPU",
+        "Using Flash Attention backend on XPU",
+        by="W 1",
+        versions="0.12 to 0.19, MXFP4",
     ),
     Rule(
         "backend.moe",
@@ -103,7 +121,7 @@ LINEAR = (
     Rule(
         "backend.linear",
         " GEMM",
-        r"Using (?:scaled_mm backend )?(?P<value>[\w.\-]+) for (?:NVFP4|NvFp4|MXFP8|MXFP4|MXFP6|FP8|BF16|W\dA\d+) GEMM",
+        r"Using (?:scaled_mm backend )?(?P<value>[\w.\-]+)(?: backend)? for (?:NVFP4|NvFp4|MXFP8|MXFP4|MXFP6|FP8|BF16|W\dA\d+) GEMM",
         "Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM",
         "max_autotune_gemm is off for NVFP4 GEMM",
         by="W 1",

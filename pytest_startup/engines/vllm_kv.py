@@ -50,6 +50,17 @@ KV = (
         by="W, CPU",
     ),
     Rule(
+        "kv.available",
+        "VLLM_CPU_KVCACHE_SPACE not set",
+        r"VLLM_CPU_KVCACHE_SPACE not set\. Using " + NUM + r" (?P<unit>GiB) for KV cache",
+        "VLLM_CPU_KVCACHE_SPACE not set. Using 4.00 GiB for KV cache.",
+        "VLLM_CPU_KVCACHE_SPACE is not set, using 4 by default.",
+        "number",
+        "GiB",
+        by="API, CPU",
+        versions="0.10 to 0.19",
+    ),
+    Rule(
         "kv.reserved",
         "GiB for KV cache",
         r"Explicitly set \(" + NUM + r"/[\d.]+\) (?P<unit>GiB) for KV cache",
@@ -128,7 +139,7 @@ KV = (
     Rule(
         "kv.blocks",
         "# GPU blocks: ",
-        r"# GPU blocks: " + NUM + r"(?:, # CPU blocks: (?P<cpu>\d+))?",
+        r"# GPU blocks: " + NUM + r"(?![\d,]*, # CPU)",
         "# GPU blocks: 27104",
         "# cuda blocks: 27104, # CPU blocks: 2048",
         "integer",

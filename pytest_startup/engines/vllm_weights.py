@@ -48,7 +48,7 @@ IDENTITY = (
     Rule(
         "engine.version",
         "vLLM Version ",
-        r"^\s*vLLM Version:? " + _VERSION,
+        r"(?:^|\s)vLLM Version:? " + _VERSION,
         "vLLM Version 0.13.0+faa43dbf",
         "NVIDIA Release 26.01 (build 257596323)",
         by="container banner",
