@@ -174,7 +174,9 @@ class Sshd:
         self.folder = folder / f"sshd-{node}"
         self.folder.mkdir(mode=0o700)
         for key in ("id", "host"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / key], check=True, timeout=20)
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / key], check=True, timeout=20
+            )
         Path("/run/sshd").mkdir(exist_ok=True)
         server = {
             "ListenAddress": address,

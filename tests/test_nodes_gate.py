@@ -52,7 +52,9 @@ def test_a_restart_of_a_pair_is_accepted_with_evidence_of_both_nodes(net, tmp_pa
         for fact in seen["facts"]:
             by_node.setdefault(fact.get("node"), set()).add(fact["fact"])
         for node in ("head", "worker"):
-            assert {"weights.read", "host.page_size", "process.argv", "host.memory_peak"} <= by_node[node], by_node[node]
+            assert {"weights.read", "host.page_size", "process.argv", "host.memory_peak"} <= by_node[node], by_node[
+                node
+            ]
         owner = next(f for f in seen["facts"] if f["fact"] == "endpoint.owner")
         assert re.match(r"node head: port 8000 is held by pid \d+ of the engine", owner["value"])
         assert {(left["kind"], left["node"]) for left in seen["cleanup"]} >= {

@@ -184,7 +184,9 @@ def test_words_with_spaces_and_quotes_survive_the_login_shell(net, sshd):
     try:
         master.open()
         words = ["printf", "%s|", "a b", "it's", '"x"', "$HOME", "`id`", "a\nb", "*"]
-        done = subprocess.run(master.command(words), capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            master.command(words), capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL
+        )
         assert done.stdout == "".join(f"{w}|" for w in words[2:])
     finally:
         master.close()

@@ -16,7 +16,7 @@ ADDED = [
     (
         "zzz: 1",
         [
-            "p.yaml:6: zzz: unknown key; known here: schema, name, engine, launch, caches, host, deadlines, restarts, "
+            "p.yaml:6: zzz: unknown key; known here: schema, name, engine, launch, nodes, caches, host, deadlines, restarts, "
             "settle, expect, waive"
         ],
     ),

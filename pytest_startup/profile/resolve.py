@@ -89,7 +89,7 @@ def check(data: Any, environ: Mapping[str, str]) -> Iterator[tuple[KeyPath, str]
                     "for the text itself write $${",
                 )
             elif is_key or not allowed(path):
-                yield path, _MISPLACED.replace("NAME", name)
+                yield path, _MISPLACED.replace("${NAME}", f"${{{name}}}")
             elif not environ.get(name):
                 near = None if name in environ else nearest(name, environ)
                 hint = f"; did you mean ${{{near}}}?" if near else ""
