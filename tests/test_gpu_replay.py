@@ -9,6 +9,7 @@ from helpers_records import text_of
 
 from pytest_startup.checks.base import Outcome
 from pytest_startup.checks.registry import run as judge
+from pytest_startup.profile.model import Expect, ExpectTiers
 
 #: Run → start → check → words of its message. Starts that are not named are green; every check that is not named, too.
 FAULTS: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
@@ -120,6 +121,16 @@ def test_a_recorded_restart(folder: str, reference: str, expected: set[str]) -> 
     found = {c: judge(c, profile, before, one, None) for c in SHOWN}
     wrong = {c: text_of(v) for c, v in found.items() if v.outcome is not Outcome.PASSED}
     assert set(wrong) == expected, wrong
+
+
+def test_an_offload_tier_that_was_used() -> None:
+    """Three turns of eight conversations, about twice what the KV cache holds: 15,104 tokens came back from the host."""
+    one = start("kvoffload-on")
+    profile = profile_of("dense", Expect(tiers=ExpectTiers(external=True)))
+    verdict = judge("tiers", profile, None, one, None)
+    assert verdict.outcome is Outcome.PASSED, text_of(verdict)
+    unused = judge("tiers", profile, None, start("dense-3-warm"), None)
+    assert unused.outcome in (Outcome.NOT_EXERCISED, Outcome.NOT_OBSERVABLE), text_of(unused)
 
 
 def test_the_data_stay_small() -> None:
