@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers_container_vllm import ENGINE, need_vllm, profile_text
-from helpers_docker import gate, gate_env
+from helpers_docker import gate, gate_env, need_engine
 
 #: A model of 0.8 billion parameters: 1.6 GB of zeros, as files with holes.
 LAYERS = 16
@@ -28,9 +28,15 @@ BIG = {
 LIMIT = 2 << 30
 
 
-@pytest.fixture
-def site(engine, tmp_path):
+@pytest.fixture(scope="session")
+def built():
+    """The real engine, built where the network is: not inside the container engine's."""
+    need_engine()
     need_vllm()
+
+
+@pytest.fixture
+def site(built, engine, tmp_path):  # noqa: ARG001 - built comes first
     folder = tmp_path / "site"
     folder.mkdir()
     yield folder
