@@ -203,9 +203,9 @@ class Sshd:
         }
         self.config = self.folder / "ssh_config"
         self.config.write_text(f"Host {address}\n" + "".join(f"  {k} {v}\n" for k, v in client.items()))
+        server_command = [shutil.which("sshd") or "/usr/sbin/sshd", "-D", "-f", str(self.folder / "sshd.conf")]
         self.process = subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/{net}{node}", "--", shutil.which("sshd") or "/usr/sbin/sshd"]
-            + ["-D", "-f", str(self.folder / "sshd.conf"), "-E", str(self.folder / "log")],
+            ["nsenter", f"--net=/run/netns/{net}{node}", "--", *server_command, "-E", str(self.folder / "log")],
             start_new_session=True,
         )
         until(lambda: "Server listening" in self.log(), "sshd listens")

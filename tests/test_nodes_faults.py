@@ -1,4 +1,4 @@
-"""Two nodes, stand-in engine: every end of a node, a rank, the network or our sight of it ends the start and names it."""
+"""Two nodes, stand-in engine: every end of a node, a rank, the network or our sight of it is an end with a name."""
 
 from __future__ import annotations
 
@@ -173,8 +173,8 @@ def test_nobody_comes_to_the_rendezvous(net, launcher, tmp_path):
 def test_a_wrong_master_address_is_named(net, launcher, tmp_path):
     retry = (
         "[W1129 16:38:57.128766485 TCPStore.cpp:340] [c10d] TCP client failed to connect/validate to host "
-        "10.78.0.77:29603 - retrying (try=0, timeout=1800000ms, delay=632ms): The client socket has failed to connect to "
-        "any network address of (10.78.0.77, 29603). The client socket has failed to connect to 77.86.0.0:39862 "
+        "10.78.0.77:29603 - retrying (try=0, timeout=1800000ms, delay=632ms): The client socket has failed to connect "
+        "to any network address of (10.78.0.77, 29603). The client socket has failed to connect to 77.86.0.0:39862 "
         "(errno: 113 - No route to host)."
     )
     head = {"log": str(LOGS / "head-warm.log"), "hang": RENDEZVOUS}

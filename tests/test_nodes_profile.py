@@ -115,8 +115,8 @@ def test_the_first_node_serves_unless_another_one_says_so():
         ),
         (
             "192.0.2.2",
-            "0.0.0.0",
-            "p.yaml:8: nodes.worker.address: 0.0.0.0 is every address; expected the one that others use",
+            '"::"',
+            "p.yaml:8: nodes.worker.address: :: is every address; expected the one that others use",
         ),
         (
             "192.0.2.2}",
@@ -162,7 +162,8 @@ def test_the_first_node_serves_unless_another_one_says_so():
         (
             "restarts:",
             "deadlines: {stop: 10s}\nrestarts:",
-            "p.yaml:5: deadlines.stop: 10 s is too short: a headless node takes 11 s to end after TERM; expected at least 12s",
+            "p.yaml:5: deadlines.stop: 10 s is too short: a headless node takes 11 s to end after TERM; "
+            "expected at least 12s",
         ),
     ],
 )

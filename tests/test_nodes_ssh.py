@@ -156,7 +156,7 @@ def test_what_ssh_says_is_passed_on(net, sshd, launcher, tmp_path):
         launcher.start(plan(over_ssh(tmp_path, net, sshd), tmp_path))
 
 
-def test_a_socket_is_forwarded_under_the_limit_of_its_path(net, sshd, tmp_path):
+def test_a_socket_is_forwarded_under_the_limit_of_its_path(sshd, tmp_path):
     there = tmp_path / "daemon.sock"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(there))
@@ -179,7 +179,7 @@ def test_a_socket_is_forwarded_under_the_limit_of_its_path(net, sshd, tmp_path):
         assert not os.path.exists(local)
 
 
-def test_words_with_spaces_and_quotes_survive_the_login_shell(net, sshd):
+def test_words_with_spaces_and_quotes_survive_the_login_shell(sshd):
     master = SshMaster("10.78.0.2", sshd.config)
     try:
         master.open()

@@ -52,7 +52,7 @@ class Step:
 
 @dataclass(frozen=True)
 class NodeContainer:
-    """What differs from ``launch.container`` on a node: ``volumes`` are added; ``docker_host`` is as it is seen there."""
+    """What differs from ``launch.container`` on a node: ``volumes`` are added; ``docker_host`` as seen there."""
 
     name: str | None = None
     volumes: Mapping[str, str] = field(default_factory=dict)
