@@ -124,7 +124,7 @@ def test_a_recorded_restart(folder: str, reference: str, expected: set[str]) -> 
 
 
 def test_an_offload_tier_that_was_used() -> None:
-    """Three turns of eight conversations, about twice what the KV cache holds: 15,104 tokens came back from the host."""
+    """Three turns of eight conversations, twice what the KV cache holds: 15,104 tokens came back from the host."""
     one = start("kvoffload-on")
     profile = profile_of("dense", Expect(tiers=ExpectTiers(external=True)))
     verdict = judge("tiers", profile, None, one, None)
