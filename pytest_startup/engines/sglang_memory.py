@@ -145,7 +145,7 @@ KV = (
     Rule(
         "kv.tokens",
         "KV cache allocated.",
-        r"Post-capture KV sizing: KV cache allocated\. (?:dtype: (?P<dtype>[\w.]+), )?#tokens: (?P<value>\d+)",
+        r"Post-capture KV sizing: (?:draft )?KV cache allocated\. (?:dtype: (?P<dtype>[\w.]+), )?#tokens: (?P<value>\d+)",
         "Post-capture KV sizing: KV cache allocated. dtype: torch.bfloat16, #tokens: 800000, KV size: 9.1 GB",
         "KV Cache VA upper bound. dtype: torch.bfloat16, #tokens: 999999",
         "integer",
