@@ -71,8 +71,8 @@ class Gate(Protocol):
         of the profile's first restart. Raises StartFailed; LaunchError on a replay."""
 
     def notes(self) -> Sequence[str]:
-        """Lines for the end of the run (complete after ``close``): what was found left over and cleaned, what a proposed
-        baseline changes and where it was written, why it was not."""
+        """Lines for the end of the run (complete after ``close``): what was found left over and cleaned, what a
+        proposed baseline changes and where it was written, why it was not."""
 
 
 #: Checks that can judge a failed start by what it left; all others rest on an engine that served.
