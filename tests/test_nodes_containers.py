@@ -1,0 +1,204 @@
+"""A container per node, of two daemons: by the node's own docker command, in the foreground or idle with steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers_docker import TestEngine, need_engine
+from helpers_launch import isolate, until
+from helpers_nodes import needs_namespaces, network, plan
+
+from pytest_startup.launch.nodes import NodesLauncher
+from pytest_startup.profile.load import load
+
+pytestmark = needs_namespaces
+PYTHON = str(Path(sys.executable).resolve())
+TESTS = Path(__file__).parent
+NODES = ("head", "worker")
+
+
+@pytest.fixture(scope="module")
+def engines():
+    need_engine()
+    with network(f"c{os.getpid()}-") as net:
+        made = {node: TestEngine(NETNS=f"{net}{node}").start() for node in NODES}
+        try:
+            assert made["head"].image == made["worker"].image
+            yield net, made
+        finally:
+            for engine in made.values():
+                engine.stop()
+
+
+@pytest.fixture(autouse=True)
+def _isolated(tmp_path, monkeypatch):
+    isolate(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def launcher():
+    made = NodesLauncher()
+    yield made
+    made.close()
+
+
+def profile(
+    folder: Path, engines, container: str, worker_keys: str = "", head_keys: str = "", image: str | None = None
+):
+    net, made = engines
+    how = {
+        "head": json.dumps({"log": "/tests/data/nodes/head-warm.log"}),
+        "worker": json.dumps({"log": "/tests/data/nodes/worker-warm.log", "hang": "end"}),
+    }
+    text = f"""\
+schema: 1
+name: pair
+engine: {{kind: vllm, model: models/dense}}
+launch:
+  container:
+    image: {image or made["head"].image}
+    network: host
+    volumes: {{{TESTS}: /tests:ro}}
+{container}
+  host: 0.0.0.0
+  port: 8000
+nodes:
+  head:
+    reach: {{namespace: {net}head}}
+    address: 10.78.0.1
+    args: [--node-rank, "0"]
+    env: {{FAKE_ENGINE: {json.dumps(how["head"])}}}
+    container: {{docker_host: "{made["head"].url}"}}
+{head_keys}
+  worker:
+    reach: {{namespace: {net}worker}}
+    address: 10.78.0.2
+    args: [--node-rank, "1", --headless]
+    env: {{FAKE_ENGINE: {json.dumps(how["worker"])}}}
+    container: {{docker_host: "{made["worker"].url}"}}
+{worker_keys}
+deadlines: {{stop: 12s, release: 10s}}
+restarts: [{{kind: fresh-container}}]
+"""
+    path = folder / "pair.yaml"
+    path.write_text(text)
+    return load(path, {})
+
+
+PLAIN = f"    command: [{PYTHON}, /tests/fake_engine.py, serve]"
+IDLE = f"""\
+    command: [{PYTHON}, -c, "import time; time.sleep(3600)"]
+    exec_command: [{PYTHON}, /tests/fake_engine.py, serve]"""
+
+
+def logged(running, node: str, text: str) -> None:
+    path = next(log.path for log in running.logs if log.node == node)
+    until(lambda: running.wait_exit(0.02) or text in path.read_text(errors="replace"), f"{text!r} on {node}", 40.0)
+    assert running.exited() is None, running.exited()
+
+
+def containers(engine: TestEngine) -> list[str]:
+    return engine.docker("ps", "-aq", "--filter", "label=org.pytest-startup.node-run").split()
+
+
+def test_a_container_per_node(engines, launcher, tmp_path):
+    made = profile(tmp_path, engines, PLAIN)
+    assert launcher.preflight(made) == []
+    running = launcher.start(plan(made, tmp_path))
+    logged(running, "head", "Application startup complete.")
+    logged(running, "worker", "Explicitly set")
+    for node in NODES:
+        (one,) = containers(engines[1][node])
+        seen = engines[1][node].inspect(one)
+        assert seen["Name"] == f"/pytest-startup-pair-{node}"
+        assert seen["HostConfig"]["NetworkMode"] == "host"
+    left = running.stop()
+    assert all(one.released for one in left), left
+    assert {one.node for one in left if one.kind == "container"} == set(NODES)
+    assert [containers(engines[1][n]) for n in NODES] == [[], []]
+    assert "Application shutdown complete." in (tmp_path / "reference" / "head" / "engine.log").read_text()  # TERM came
+
+
+def test_a_killed_container_is_named_at_once_while_nobody_asks(engines, launcher, tmp_path):
+    running = launcher.start(plan(profile(tmp_path, engines, PLAIN), tmp_path))
+    logged(running, "worker", "Explicitly set")
+    worker = engines[1]["worker"]
+    begin = time.monotonic()
+    worker.docker("kill", "pytest-startup-pair-worker")
+    ended = running.wait_exit(2.0)
+    assert ended is not None
+    assert time.monotonic() - begin < 2.0
+    assert (ended.node, ended.code) == ("worker", 137)
+    assert all(one.released for one in running.stop())
+    assert [containers(engines[1][n]) for n in NODES] == [[], []]
+
+
+def test_idle_containers_steps_and_the_engine_by_exec(engines, launcher, tmp_path):
+    ask = "import urllib.request as u; print(u.urlopen('http://10.78.0.1:6379').read().decode())"
+    serve = (
+        "import http.server as h, os, sys; os.fork() and sys.exit(); os.setsid(); "
+        "[os.dup2(os.open('/dev/null', os.O_RDWR), i) for i in range(3)]; "
+        "os.chdir('/tmp'); open('index.html', 'w').write('2.0 GPU'); "
+        "h.ThreadingHTTPServer(('0.0.0.0', 6379), h.SimpleHTTPRequestHandler).serve_forever()"
+    )
+    head = f"""\
+    steps:
+      - {{exec: [{PYTHON}, -c, {json.dumps(serve)}]}}
+      - {{exec: [{PYTHON}, -c, {json.dumps(ask)}], until: '2\\.0 GPU', within: 20s}}
+"""
+    worker = f"""\
+    steps:
+      - {{exec: [{PYTHON}, -c, {json.dumps(ask)}], until: '2\\.0 GPU', within: 20s}}
+"""
+    made = profile(tmp_path, engines, IDLE, worker, head)
+    running = launcher.start(plan(made, tmp_path))
+    logged(running, "head", "Application startup complete.")
+    begin = time.monotonic()
+    assert all(one.released for one in running.stop())
+    assert time.monotonic() - begin < 60
+    assert [containers(engines[1][n]) for n in NODES] == [[], []]
+
+
+def test_a_step_that_fails_names_node_and_words_and_leaves_nothing(engines, launcher, tmp_path):
+    refusal = "import sys; print('ValueError: current platform cpu does not support ray.'); sys.exit(1)"
+    head = f"    steps: [{{exec: [{PYTHON}, -c, {json.dumps(refusal)}]}}]"
+    running = launcher.start(plan(profile(tmp_path, engines, IDLE, head_keys=head), tmp_path))
+    ended = running.wait_exit(30.0)
+    assert ended is not None
+    assert (ended.node, ended.reason) == ("head", "not-started")
+    assert "current platform cpu does not support ray" in ended.text
+    running.stop()
+    assert [containers(engines[1][n]) for n in NODES] == [[], []]
+
+
+def test_preflight_of_containers(engines, launcher, tmp_path):
+    worker = engines[1]["worker"]
+    worker.docker("create", "--name", "pytest-startup-pair-worker", worker.image, PYTHON)
+    try:
+        reasons = launcher.preflight(profile(tmp_path, engines, PLAIN))
+        assert len(reasons) == 1
+        assert "node worker: the name is taken by a container" in reasons[0]
+    finally:
+        worker.docker("rm", "pytest-startup-pair-worker")
+    other = "sha256:" + "1" * 64
+    reasons = launcher.preflight(profile(tmp_path, engines, PLAIN, image=other))
+    assert [f"node {n}: there is no image {other}" in r for n, r in zip(NODES, reasons, strict=True)] == [True, True]
+
+
+def test_a_killed_daemon_is_an_end_with_a_name(engines, launcher, tmp_path):
+    """The last one: its daemon does not come back. The container runs on, and that is said."""
+    running = launcher.start(plan(profile(tmp_path, engines, PLAIN), tmp_path))
+    logged(running, "worker", "Explicitly set")
+    os.kill(engines[1]["worker"].pid, signal.SIGKILL)
+    ended = running.wait_exit(3.0)
+    assert ended is not None
+    assert ended.node == "worker"
+    left = [one for one in running.stop() if not one.released]
+    assert [(one.kind, one.node) for one in left] == [("container", "worker")]
+    assert "daemon" in left[0].what
