@@ -47,6 +47,15 @@ IDENTITY = (
     ),
     Rule(
         "engine.version",
+        "Launching vLLM (v",
+        r"Launching vLLM \(" + _VERSION + r"\) headless",
+        "Launching vLLM (v0.31.0) headless multiproc executor, with head node address 192.0.2.10:29501 for torch.distributed",
+        "Launching vLLM (v0.31.0)",
+        by="MainProcess",
+        versions="0.31: a node without an API prints no other version",
+    ),
+    Rule(
+        "engine.version",
         "vLLM Version ",
         r"(?:^|\s)vLLM Version:? " + _VERSION,
         "vLLM Version 0.13.0+faa43dbf",
