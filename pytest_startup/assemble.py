@@ -75,12 +75,16 @@ def explained(failure: Failure | None, reading: LogReading, ready: bool, logs: S
         return replace(failure, phase=phase if failure.kind == "ended" else failure.phase, last_lines=lines)
     cause = _placed(said.cause, logs) if said.cause is not None else None
     single = logs[0].node if len(logs) == 1 else None
-    outside = "" if failure.kind == "ended" and cause is not None else f"; {failure.summary}"
+    node = (cause.node if cause else None) or said.node or failure.node or single
+    # Seen from outside another node ended first: what the log of this one says of it is a consequence.
+    elsewhere = failure.kind == "ended" and failure.node is not None and failure.node != node
+    outside = "" if failure.kind == "ended" and cause is not None and not elsewhere else f"; {failure.summary}"
     return replace(
         said,
         summary=said.summary + outside,
         cause=cause,
-        node=(cause.node if cause else None) or said.node or failure.node or single,
+        rank=failure.rank if elsewhere else said.rank,
+        node=failure.node if elsewhere else node,
         after_seconds=failure.after_seconds,
         phase=phase,
         last_lines=() if cause is not None else lines,

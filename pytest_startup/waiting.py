@@ -133,7 +133,9 @@ class Wait:
 
     def end(self, ended: Exit, progress: Progress, now: float) -> Failure:
         """The engine ended, with whatever code, before it had served anything."""
-        return failure_of(ended, "before it was ready", progress.phase, round(now, 3), progress.rank)
+        there = progress.line is None or progress.line.node in (None, ended.node)
+        rank = progress.rank if there else None
+        return failure_of(ended, "before it was ready", progress.phase, round(now, 3), rank)
 
     def overrun(self, progress: Progress, now: float) -> Failure | None:
         """A phase, or the whole start, that took longer than its deadline."""
