@@ -23,6 +23,7 @@ from pytest_startup.launch.keeper import Keeper, Spec
 from pytest_startup.launch.nodes_peers import Peers
 from pytest_startup.launch.nodes_pipe import LinkPump, Out
 from pytest_startup.launch.pump import Pump
+from pytest_startup.observe.host import meminfo
 from pytest_startup.observe.listeners import who_listens
 
 #: Names of processes without which an engine can't serve: vLLM's ranks and engine cores, SGLang's schedulers.
@@ -67,6 +68,9 @@ class NodeKeeper(Keeper):
         self._heard = time.monotonic()
         self._lost = 0
         self._peers: Peers | None = None
+        self._free_before = meminfo().get("MemAvailable")
+        self._free_lowest: tuple[int, float] | None = None
+        self._looked = 0.0
 
     @classmethod
     def prepare(cls, data: dict[str, Any], out: Out, unread: bytes) -> NodeKeeper | None:
@@ -132,6 +136,7 @@ class NodeKeeper(Keeper):
     def _tick(self) -> None:
         super()._tick()
         self._out.flush()
+        self._look_at_memory()
         lost = self._watch.lost
         while self._lost < len(lost):
             pid, name, seconds = lost[self._lost]
@@ -140,6 +145,28 @@ class NodeKeeper(Keeper):
                 self._out.say("rank", pid=pid, name=name, seconds=seconds)
         if self.spec.lease and time.monotonic() - self._heard > self.spec.lease:
             self._owner_died()
+
+    def _look_at_memory(self) -> None:
+        """The least that this host had left: the only witness where GPU and host share their memory."""
+        now = time.monotonic()
+        if now - self._looked < 0.5:
+            return
+        self._looked = now
+        free = meminfo().get("MemAvailable")
+        if free is not None and (self._free_lowest is None or free < self._free_lowest[0]):
+            self._free_lowest = (free, now)
+
+    def _figures(self) -> dict[str, Any]:
+        lowest = self._free_lowest
+        return {
+            **super()._figures(),
+            "free": {
+                "before": self._free_before,
+                "lowest": None if lowest is None else lowest[0],
+                "lowest_at": None if lowest is None else lowest[1],
+                "after": meminfo().get("MemAvailable"),
+            },
+        }
 
     def _pause(self) -> float:
         return min(super()._pause(), 0.02 if self._out.waiting else 1.0)

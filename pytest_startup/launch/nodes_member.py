@@ -174,6 +174,7 @@ class Member:
                     detail=detail,
                 )
             )
+        out += self._free(figures.get("free") or {})
         for pid, name, seconds in figures.get("lost", ()):
             text = f"pid {pid} ended while the engine ran (helpers do that, ranks must not)"
             value = self._redactor.text(name)
@@ -181,6 +182,28 @@ class Member:
         lost = figures.get("log_error") or (self._files.error if self._files else None)
         if lost:
             out.append(self._fact("log.incomplete", str(lost), "engine.log", str(lost)))
+        return out
+
+    def _free(self, free: Mapping[str, Any]) -> list[Fact]:
+        """``host.memory_available`` (GiB) before the launch, at its lowest, and when it was asked."""
+        out = []
+        for at in ("before", "lowest", "after"):
+            if free.get(at) is None:
+                continue
+            value = round(free[at] / 2**30, 3)
+            fact = self._fact(
+                "host.memory_available",
+                value,
+                "/proc/meminfo",
+                f"host.memory_available {value} GiB",
+                unit="GiB",
+                source="host",
+                detail={"at": at},
+            )
+            if at == "lowest" and self.link is not None:
+                seconds = round(self.link.ours(free["lowest_at"]) - self._launched_at, 3)
+                fact = replace(fact, evidence=replace(fact.evidence, seconds=seconds))
+            out.append(fact)
         return out
 
     def stop(self, limit: float, release: float) -> list[Leftover]:
