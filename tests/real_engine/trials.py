@@ -162,6 +162,7 @@ class Trial:
         if case.tp > 1:
             args += ["--tensor-parallel-size", str(case.tp)]
         env = {"CPU_VLLM_COMPILE": "1", "VLLM_CACHE_ROOT": str(self.cache), "HF_HUB_OFFLINE": "1"}
+        env["TRIAL"] = str(self.folder)
         if case.tp > 1:
             env["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
         text = PROFILE.format(
@@ -211,7 +212,7 @@ class Trial:
         while not done.wait(0.05):
             logs = [p for run in set(self.folder.glob("runs/trial/*")) - known for p in run.glob("*/head/engine.log")]
             if logs and pattern in max(logs).read_text(errors="replace"):
-                victims = [p for p in session_of(self.folder / "plan.json") if name in command(p)]
+                victims = [p for p in session_of(self.folder) if name in command(p)]
                 for pid in victims[:1]:
                     self.killed = time.monotonic()
                     os.kill(pid, signal.SIGKILL)
@@ -231,25 +232,20 @@ def command(pid: int) -> str:
         return ""
 
 
-def session_of(plan: pathlib.Path) -> list[int]:
-    """The processes of the session whose leader was started with this plan (the wrapper's exec keeps the pid)."""
+def session_of(folder: pathlib.Path) -> list[int]:
+    """The processes of the engine's session: vLLM's children overwrite their environment, the first process does not."""
     pids = [int(p.name) for p in pathlib.Path("/proc").iterdir() if p.name.isdigit()]
+    mark = f"TRIAL={folder}\0".encode()
+    sessions: dict[int, int] = {}
     leaders = set()
     for pid in pids:
         try:
-            marked = str(plan.parent).encode() in pathlib.Path(f"/proc/{pid}/environ").read_bytes()
-            if marked or str(plan) in command(pid):
-                leaders.add(os.getsid(pid))
+            sessions[pid] = os.getsid(pid)
+            if mark in pathlib.Path(f"/proc/{pid}/environ").read_bytes():
+                leaders.add(sessions[pid])
         except OSError:
             continue
-    out = []
-    for pid in pids:
-        try:
-            if os.getsid(pid) in leaders and os.getsid(pid) != os.getsid(0):
-                out.append(pid)
-        except OSError:
-            continue
-    return sorted(out)
+    return sorted(pid for pid, session in sessions.items() if session in leaders)
 
 
 def main() -> int:
