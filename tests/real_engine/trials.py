@@ -233,7 +233,7 @@ def command(pid: int) -> str:
 
 
 def session_of(folder: pathlib.Path) -> list[int]:
-    """The processes of the engine's session: vLLM's children overwrite their environment, the first process does not."""
+    """The processes of the engine's session. Only its first process is sure to keep the environment that we gave it."""
     pids = [int(p.name) for p in pathlib.Path("/proc").iterdir() if p.name.isdigit()]
     mark = f"TRIAL={folder}\0".encode()
     sessions: dict[int, int] = {}
