@@ -117,7 +117,11 @@ CASES = {
     "somebody else ran out of memory": (
         ExpectMemory(),
         (),
-        (weights(10), fact("host.oom_kill", 2, source="host", text="the out-of-memory killer ended 2 processes")),
+        (
+            weights(10),
+            fact("host.oom_kill", 2, source="host", text="the out-of-memory killer ended 2 processes"),
+            fact("process.ended", "g++ header.hpp", source="process"),
+        ),
         PASSED,
         (),
     ),

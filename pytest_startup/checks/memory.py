@@ -161,7 +161,8 @@ def _killed(judging: common.Judging, start: StartRecord) -> None:
     """The kernel counts kills of the whole host, other containers' own limits included: only with a loss of ours is
     that our memory."""
     facts = figures(start, "host.oom_kill")
-    if facts and (start.failure is not None or start.named("process.ended")):
+    lost = any(common.GENERATES.search(str(f.value)) for f in start.named("process.ended"))
+    if facts and (lost or start.failure is not None):
         judging.failed(
             f"the kernel's out-of-memory killer ended {common.shown(gib(facts[0]))} processes of this host",
             "host memory for everything that runs",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from pytest_startup.baseline import Baseline
@@ -13,9 +12,6 @@ from pytest_startup.record import JSON, Completion, Evidence, Failure, StartReco
 
 #: ``first`` is the completion that ended the wait, ``last`` the one behind the workload.
 PURPOSES = ("first", "ready", "ready-chat", "ready-stream", "last")
-#: Processes of an engine that generate, by the names that vLLM (``VLLM::Worker_TP1``, ``VLLM::EngineCore``) and SGLang
-#: (``sglang::scheduler_TP0``) give them; helpers of compilers may come and go.
-_GENERATES = re.compile(r"(?i)vllm::|sglang::")
 #: Reports of "waiting, none running, 0 tokens/s" from which on the engine is stuck and not only slow to begin.
 STALLED = 3
 _NAMES = {
@@ -236,7 +232,7 @@ def _lost(judging: common.Judging, start: StartRecord) -> None:
     facts = [
         f
         for f in start.named("process.ended")
-        if _GENERATES.search(str(f.value)) and (f.evidence.seconds or 0.0) > (start.ready_seconds or 0.0)
+        if common.GENERATES.search(str(f.value)) and (f.evidence.seconds or 0.0) > (start.ready_seconds or 0.0)
     ]
     if facts:
         judging.failed(
