@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from pytest_startup.engines.base import LogSummary
+from pytest_startup.engines.merge import merged
 from pytest_startup.engines.output import JsonStream, summary_to_json, unknown_to_json
 from pytest_startup.engines.reader import Reader
 from pytest_startup.engines.registry import UnknownEngine, tables
@@ -82,8 +82,7 @@ def _run(args: argparse.Namespace, rules: Sequence[tuple[str, RuleTable]]) -> in
     for paths in [args.log] if args.nodes else [[path] for path in args.log]:
         unknown = UnknownLines() if args.unknown else None
         nodes = node_names(paths) if len(paths) > 1 else {}
-        statistics = functools.partial(stream.statistics, paths[0]) if stream else None
-        reader = Reader(rules, paths[0], unknown, {node: path for path, node in nodes.items()}, statistics)
+        reader = Reader(rules, paths[0], unknown, {node: path for path, node in nodes.items()}, series=True)
         digest = Digest(paths)
         told = 0
         try:
@@ -131,19 +130,27 @@ def node_names(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _facts(reader: Reader, paths: Sequence[str], nodes: dict[str, str]) -> Iterator[list[Fact]]:
-    """The facts of a log (of all nodes, one after the other) as they are read."""
-    for path in paths:
-        node = nodes.get(path)
-        with open_source(path) as raw:
-            pieces = chunks(raw, path)
+    """The facts of a log, or of those of all nodes in the order of their times, as they are read."""
+    with contextlib.ExitStack() as stack:
+        streams: dict[str, Iterator[bytes]] = {}
+        for path in paths:
+            pieces = chunks(stack.enter_context(open_source(path)), path)
             head, error = beginning(pieces)
             if is_newest_first(head):
                 with contextlib.closing(spooled(head, pieces)) as whole:
                     for number, lines in backwards(whole):
-                        yield reader.lines(lines, number, -1, node)
-                continue
-            yield reader.feed(head, None, node)
-            if error is not None:
-                raise error
-            for data in pieces:
-                yield reader.feed(data, None, node)
+                        yield reader.lines(lines, number, -1, nodes.get(path))
+            elif len(paths) > 1:
+                streams[nodes[path]] = _whole(head, error, pieces)
+            else:
+                for data in _whole(head, error, pieces):
+                    yield reader.feed(data)
+        for node, data in merged(streams):
+            yield reader.feed(data, None, node)
+
+
+def _whole(head: bytes, error: SourceError | None, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    yield head
+    if error is not None:
+        raise error
+    yield from pieces

@@ -53,7 +53,8 @@ class Digest:
         for fact in facts:
             if fact.name in _SERIES:
                 key = (fact.start, fact.name)
-                self._counts[key] = self._counts.get(key, 0) + 1
+                reports = fact.detail.get("reports")
+                self._counts[key] = reports if isinstance(reports, int) else self._counts.get(key, 0) + 1
                 ends = self._series.setdefault(key, [])
                 del ends[1:]
                 ends.append(fact)
@@ -136,7 +137,8 @@ def _failure(summary: LogSummary, path: str) -> list[str]:
         return []
     rank = f" on rank {failure.rank}" if failure.rank else ""
     after = f" after {failure.after_seconds:.0f} s" if failure.after_seconds is not None else ""
-    out = [f"  failed in phase {failure.phase or 'unknown'}{rank}{after}: {failure.summary} [{failure.kind}]"]
+    how = "failed" if summary.failed else "ended"
+    out = [f"  {how} in phase {failure.phase or 'unknown'}{rank}{after}: {failure.summary} [{failure.kind}]"]
     if failure.cause is not None:
         out.append(f"    cause    {failure.cause.where or path}:{failure.cause.line}  {failure.cause.text[:200]}")
     if failure.helps:

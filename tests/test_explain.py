@@ -44,7 +44,8 @@ def test_json_follows_its_schema(log, capsys):
     data = answer(capsys, log(COLD + traffic(100)))
     assert set(data) == {"facts", "starts"}
     assert value(data, "kv.tokens") == [292522]
-    assert len(value(data, "cache.prefix_hit_rate")) == 10
+    rates = [f for f in data["facts"] if f["fact"] == "cache.prefix_hit_rate"]
+    assert [(f["value"], f["reports"]) for f in rates] == [(1.0, 10), (10.0, 10)]
     assert data["starts"][0]["ready"] == {"value": True, "line": 18}
     assert "sesame" not in json.dumps(data)
 
@@ -133,7 +134,8 @@ def test_newest_first(log, capsys, packed):
     assert [f["line"] for f in data["facts"] if f["fact"] == "kv.tokens"] == [len(lines) - 12]
     assert data["starts"][0]["ready"]["value"] is True
     assert len(data["starts"]) == 1
-    assert len(value(data, "cache.prefix_hit_rate")) == 20
+    rates = [f for f in data["facts"] if f["fact"] == "cache.prefix_hit_rate"]
+    assert [(f["value"], f["line"], f["reports"]) for f in rates] == [(1.0, 191, 20), (20.0, 1, 20)]
 
 
 def test_several_logs_and_several_nodes(log, capsys):
@@ -144,6 +146,29 @@ def test_several_logs_and_several_nodes(log, capsys):
     together = answer(capsys, "--nodes", head, worker)
     assert len(together["starts"]) == 1
     assert {(f["node"], f["where"]) for f in together["facts"]} == {("head", head), ("worker", worker)}
+
+
+def test_nodes_are_read_in_the_order_of_their_times(log, capsys):
+    """The worker's own error is the cause, though the head's file comes first and mentions what followed."""
+    head = log(
+        "(EngineCore pid=9) INFO 11-29 12:00:00 [core.py:1] Initializing a V1 LLM engine (v0.31.0) with config: "
+        "model='m'\n"
+        "(Worker_TP0 pid=10) INFO 11-29 12:00:03 [m.py:1] Starting to load model m...\n"
+        "(Worker_TP0 pid=10) ERROR 11-29 12:00:09 [w.py:1] Traceback (most recent call last):\n"
+        "(Worker_TP0 pid=10) ERROR 11-29 12:00:09 [w.py:1] RuntimeError: Connection closed by peer [10.0.0.2]:5\n"
+        "(EngineCore pid=9) ERROR 11-29 12:00:10 [core.py:2] EngineCore failed to start.\n",
+        "head/engine.log",
+    )
+    worker = log(
+        "(Worker_TP1 pid=20) INFO 11-29 12:00:03 [m.py:1] Starting to load model m...\n"
+        "(Worker_TP1 pid=20) ERROR 11-29 12:00:05 [w.py:1] Traceback (most recent call last):\n"
+        "(Worker_TP1 pid=20) ERROR 11-29 12:00:05 [w.py:1] KeyError: 'layers.5.qkv'\n",
+        "worker/engine.log",
+    )
+    for order in ((head, worker), (worker, head)):
+        (start,) = answer(capsys, "--nodes", *order, code=1)["starts"]
+        cause = start["failure"]["cause"]
+        assert (cause["node"], cause["line"], cause["rank"]) == ("worker", 3, "TP1")
 
 
 def test_unknown_lines(log, capsys):
@@ -177,7 +202,10 @@ def test_for_people(log, capsys):
 
 def test_a_log_that_just_stops_says_so(log, capsys):
     assert main([log("".join(COLD.splitlines(keepends=True)[:6]))]) == 0
-    assert "died silently or still running, last seen in" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "died silently or still running, last seen in" in text
+    assert "failed in phase" not in text
+    assert "ended in phase" in text
 
 
 def test_warnings_are_apart_from_facts(log, capsys):

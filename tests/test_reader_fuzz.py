@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pytest_startup.engines.lines import Line
 from pytest_startup.engines.reader import Reader, read, statistic_fact
 from pytest_startup.engines.registry import table, tables
-from pytest_startup.engines.skim import Skimmer, Traffic, search_any, tree
+from pytest_startup.engines.search import search_any, tree
+from pytest_startup.engines.skim import Skimmer, Traffic
 
 LOGS = stock()
 

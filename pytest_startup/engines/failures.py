@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -74,31 +75,37 @@ class FailureClass:
     versions: str = ""
 
 
+_compiled = functools.cache(re.compile)
+
+
 class FailureTable:
     """All classes, in the order in which they are tried."""
 
     def __init__(self, classes: Iterable[FailureClass]) -> None:
         self.classes = tuple(classes)
-        self._rows = [(c, re.compile("|".join(c.patterns))) for c in self.classes]
-        self._alone = [(c, p) for c, p in self._rows if c.alone]
+        self._patterns = {id(c): "|".join(c.patterns) for c in self.classes}
         self.anchors = tuple(dict.fromkeys(a for c in self.classes if c.alone for a in c.anchors))
 
     def of_error(self, text: str, frames: Sequence[Frame] = ()) -> FailureClass | None:
         """The class of an exception: ``text`` is ``Name: message``."""
         functions = {frame.function for frame in frames}
-        for row, pattern in self._rows:
+        for row in self.classes:
             if row.functions and not functions.intersection(row.functions):
                 continue
-            if pattern.search(text):
+            if self._pattern(row).search(text):
                 return row
         return None
 
     def of_line(self, text: str) -> FailureClass | None:
         """The class of a line outside a traceback that is an error in itself."""
-        for row, pattern in self._alone:
-            if any(anchor in text for anchor in row.anchors) and pattern.search(text):
+        for row in self.classes:
+            if row.alone and any(anchor in text for anchor in row.anchors) and self._pattern(row).search(text):
                 return row
         return None
+
+    def _pattern(self, row: FailureClass) -> re.Pattern[str]:
+        """Compiled on use: a log without errors needs none of them."""
+        return _compiled(self._patterns[id(row)])
 
 
 _KV = re.compile(

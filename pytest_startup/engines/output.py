@@ -9,7 +9,6 @@ from typing import IO
 from pytest_startup.engines.base import LogSummary
 from pytest_startup.engines.lines import Line
 from pytest_startup.engines.rules import shortened
-from pytest_startup.engines.skim import Statistic
 from pytest_startup.record import JSON, Evidence, Fact, PhaseSpan, fact_to_json
 
 
@@ -62,12 +61,6 @@ def unknown_to_json(line: Line, where: str) -> dict[str, JSON]:
     return out
 
 
-def _known(process: str | None, node: str | None, start: int, seconds: float | None) -> str:
-    """The members that many statistics in a row share."""
-    known: dict[str, JSON] = {"start": start, "process": process, "node": node, "seconds": seconds}
-    return json.dumps({k: v for k, v in known.items() if v is not None}, ensure_ascii=False)[1:-1]
-
-
 class JsonStream:
     """Writes ``{"facts": [...], "starts": [...]}`` piece by piece. ``unknown`` adds a third member."""
 
@@ -78,21 +71,6 @@ class JsonStream:
 
     def facts(self, facts: Iterable[Fact]) -> None:
         rows = [json.dumps(fact_to_json(fact), ensure_ascii=False) for fact in facts]
-        if rows:
-            self.raw(",\n".join(rows))
-
-    def statistics(self, where: str, found: Iterable[Statistic]) -> None:
-        """Hit rates of a serving log, as the facts that they are."""
-        quote = json.encoder.encode_basestring
-        middle = f'"unit": "percent", "source": "log", "where": {quote(where)}, "line"'
-        known: tuple[object, ...] = ()
-        more = ""
-        rows = []
-        for name, value, line, text, process, node, start, seconds in found:
-            if known != (process, node, start, seconds):
-                known = (process, node, start, seconds)
-                more = _known(process, node, start, seconds)
-            rows.append(f'{{"fact": "{name}", "value": {value!r}, {middle}: {line}, "text": {quote(text)}, {more}}}')
         if rows:
             self.raw(",\n".join(rows))
 

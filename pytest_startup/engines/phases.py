@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -336,22 +337,24 @@ OPENERS: tuple[Opener, ...] = (
 )
 
 
+_compiled = functools.cache(re.compile)
+
+
 class OpenerTable:
     """All openers, found by way of their anchors."""
 
     def __init__(self, openers: Iterable[Opener] = OPENERS) -> None:
-        self._by_anchor: dict[str, list[tuple[Opener, re.Pattern[str] | None]]] = {}
+        self._by_anchor: dict[str, list[Opener]] = {}
         for opener in openers:
-            compiled = re.compile(opener.pattern) if opener.pattern else None
-            self._by_anchor.setdefault(opener.anchor, []).append((opener, compiled))
+            self._by_anchor.setdefault(opener.anchor, []).append(opener)
         self.anchors = tuple(self._by_anchor)
 
     def match(self, message: str) -> Opener | None:
         """The first opener that the message is."""
         for anchor, rows in self._by_anchor.items():
             if anchor in message:
-                for opener, pattern in rows:
-                    if pattern is None or pattern.search(message):
+                for opener in rows:
+                    if opener.pattern is None or _compiled(opener.pattern).search(message):
                         return opener
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,15 +12,20 @@ from pytest_startup.engines.framing import LINE_LIMIT, frame
 from pytest_startup.engines.lines import Line
 from pytest_startup.engines.prefixes import Prefixes
 from pytest_startup.engines.rules import RuleTable
-from pytest_startup.engines.skim import Skimmer, Statistic, Traffic
-from pytest_startup.engines.starts import Start, Starts, summary
+from pytest_startup.engines.skim import Skimmer, Statistic, Traffic, only_traffic, statistics_ends
+from pytest_startup.engines.starts import Series, Start, Starts, summary
 from pytest_startup.engines.unknown import UnknownLines
 from pytest_startup.record import JSON, Evidence, Fact
 
 #: While traffic is skimmed, so many lines behind one that matters are read as well: a traceback is more than its head.
 CONTEXT = 200
 #: Traffic is skimmed in parts of so many bytes.
-PART = 1 << 16
+PART = 1 << 17
+#: Facts of statistics lines, of which a serving log holds one every ten seconds.
+SERIES = {
+    "cache.prefix_hit_rate": b" Prefix cache hit rate: ",
+    "cache.external_hit_rate": b" External prefix cache hit rate: ",
+}
 
 
 @dataclass
@@ -52,9 +57,10 @@ class Reader:
     """A ``LogReader`` (``engines.base``) for the engines whose tables it is given.
 
     ``where`` is the log's path relative to the start's folder; with a node it becomes ``<node>/<where>``, or what
-    ``paths`` says. ``unknown`` collects lines that look like facts but match no rule. ``statistics`` takes the hit
-    rates of a serving log in their short form, hundreds of thousands of which would be slow as facts; without it they
-    are facts like all others.
+    ``paths`` says. ``unknown`` collects lines that look like facts but match no rule. ``series``: of the hit rates
+    of a serving log, of which there may be hundreds of thousands, only the first and the last of each start become
+    facts, with ``reports`` (how many there were); they are given out when the start ends. Otherwise they are facts
+    like all others.
     """
 
     def __init__(
@@ -63,12 +69,12 @@ class Reader:
         where: str = "engine.log",
         unknown: UnknownLines | None = None,
         paths: Mapping[str, str] | None = None,
-        statistics: Callable[[Sequence[Statistic]], None] | None = None,
+        series: bool = False,
     ) -> None:
         self._tables = tables
         self._where = where
         self._paths = paths or {}
-        self._statistics = statistics
+        self._collapse = series
         self._unknown = unknown
         self._nodes: dict[str | None, _Node] = {}
         self._starts = Starts(StartTracker, tables[0][0] if len(tables) == 1 else None)
@@ -136,6 +142,12 @@ class Reader:
         while at < stop:
             if self._starts.latest.serving:
                 end = block.rfind(b"\n", at, min(stop, at + PART)) + 1 or block.find(b"\n", at) + 1
+                if self._collapse and not state.context:
+                    lines = self._counted(block, at, end, place.behind(total))
+                    if lines:
+                        total += lines
+                        at = end
+                        continue
                 count = self._traffic(block, at, end, place.behind(total), state, facts)
                 total += count
                 if self._starts.latest.serving:
@@ -149,6 +161,34 @@ class Reader:
                 total += 1
                 at = end + 1
         return total
+
+    def _counted(self, block: bytes, at: int, stop: int, place: _Place) -> int:
+        """Nothing but traffic is counted, not read; returns the number of lines, 0 where there is something else."""
+        found = only_traffic(block, at, stop)
+        if found is None:
+            return 0
+        total, statistics = found
+        start = self._starts.latest
+        for before, begin, end in statistics_ends(block, at, stop, total) if statistics else ():
+            known = (place.node, start.index, place.seconds)
+            rates, odd = self._skim.statistics(Traffic(block, begin, end), place.number(before), 1, known)
+            if odd:
+                return 0
+            for rate in rates:
+                self._series(start, statistic_fact(rate, self._path(rate[5])), 0)
+        for name, words in SERIES.items() if statistics else ():
+            if name in start.series:
+                start.series[name].reports += block.count(words, at, stop)
+        start.last_line = max(start.last_line, place.number(0), place.number(total - 1))
+        return total
+
+    def _series(self, start: Start, fact: Fact, reports: int = 1) -> None:
+        series = start.series.get(fact.name)
+        if series is None:
+            start.series[fact.name] = Series(fact, fact, reports)
+        else:
+            series.last = fact
+            series.reports += reports
 
     def _traffic(self, block: bytes, at: int, stop: int, place: _Place, state: _Node, facts: list[Fact]) -> int:
         """Skim serving traffic up to a line that begins another start; returns the number of lines."""
@@ -177,10 +217,18 @@ class Reader:
         return traffic.total
 
     def _bulk(self, found: list[Statistic], facts: list[Fact]) -> None:
-        if found and self._statistics is not None:
-            self._statistics(found)
-        else:
-            facts.extend(statistic_fact(s, self._path(s[5])) for s in found)
+        self._told([statistic_fact(s, self._path(s[5])) for s in found], self._starts.latest, facts)
+
+    def _told(self, found: list[Fact], start: Start, facts: list[Fact]) -> None:
+        """Facts that were found, on their way out; those of a series wait for its end."""
+        if not self._collapse:
+            facts.extend(found)
+            return
+        for fact in found:
+            if fact.name in SERIES:
+                self._series(start, fact)
+            else:
+                facts.append(fact)
 
     def _line(self, raw: bytes, number: int, place: _Place, facts: list[Fact]) -> None:
         prefixes = self._nodes[place.node].prefixes
@@ -189,7 +237,7 @@ class Reader:
             for old in ended:
                 self._end(old, facts)
             found = self._facts(line, start)
-            facts.extend(found)
+            self._told(found, start, facts)
             self._starts.seen(start, line, found)
             start.tracker.line(line, found)
 
@@ -221,6 +269,8 @@ class Reader:
         return self._paths.get(node, f"{node}/{self._where}")
 
     def _end(self, start: Start, facts: list[Fact]) -> None:
+        for series in start.series.values():
+            facts.extend(series.facts())
         facts.extend(start.bars.values())
         start.bars.clear()
         self._summaries.append(summary(start))

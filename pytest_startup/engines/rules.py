@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from pytest_startup.engines.lines import Line
+from pytest_startup.engines.search import has_fast_search, search_any
 from pytest_startup.record import JSON, Evidence, Fact
 
 #: How a rule makes its value: text and numbers from the group ``value``; ``members`` is an object of all named groups.
@@ -110,6 +112,7 @@ class RuleTable:
             for anchor in rule.anchors:
                 self._by_anchor.setdefault(anchor, []).append(compiled)
         self.anchors: tuple[str, ...] = tuple(self._by_anchor)
+        self._any: Callable[..., Any] | None = None
 
     def names(self) -> list[str]:
         """Every fact for which there is a rule, sorted."""
@@ -122,6 +125,8 @@ class RuleTable:
     def matches(self, line: Line, where: str, start: int = 0) -> list[tuple[Fact, Rule]]:
         """As ``facts``, each with the rule that gave it."""
         text = line.text
+        if not self._may_match(text):
+            return []
         tried: set[int] = set()
         out: list[tuple[Fact, Rule]] = []
         seen: set[tuple[str, str]] = set()
@@ -144,6 +149,17 @@ class RuleTable:
                         seen.add(mark)
                         out.append((fact, compiled.rule))
         return out
+
+    def _may_match(self, text: str) -> bool:
+        """Whether any anchor is in the text, where a quick search can tell; else a loop over them has to."""
+        if self._any is None:
+            quick = has_fast_search() and len(self.anchors) > 20
+            self._any = search_any(a.encode() for a in self.anchors) if quick else _always
+        return bool(self._any(text.encode("utf-8", "replace"), 0))
+
+
+def _always(_text: bytes, _position: int) -> bool:
+    return True
 
 
 def _matches(compiled: _Compiled, subject: str) -> Iterator[re.Match[str]]:

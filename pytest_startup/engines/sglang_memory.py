@@ -97,7 +97,7 @@ WEIGHTS = (
         "weights.shards",
         "shards",
         r"(?:Loading|Multi-thread loading) (?:\w+ checkpoint )?shards:\s+\d+% Completed \| "
-        r"(?P<done>\d+)/(?P<total>\d+)",
+        r"(?<![\d.])(?P<done>\d+)/(?P<total>\d+)(?!\.?\d)",
         "Multi-thread loading shards: 100% Completed | 1/1 [00:18<00:00, 18.13s/it]",
         "Rank 0: prefetching 3/9 checkpoint shards into page cache",
         "members",
@@ -108,7 +108,7 @@ WEIGHTS = (
     Rule(
         "weights.shards",
         "Loading safetensors using ",
-        r"Loading safetensors using [\w.\- ]+?:\s+\d+% Completed \| (?P<done>\d+)/(?P<total>\d+)",
+        r"Loading safetensors using [\w.\- ]+?:\s+\d+% Completed \| (?P<done>\d+)/(?P<total>\d+)(?!\.?\d)",
         "Loading safetensors using Fastsafetensor loader:  50% Completed | 7/14 [01:21<02:04, 17.85s/it]",
         "Loading safetensors using a loader",
         "members",
@@ -145,7 +145,8 @@ KV = (
     Rule(
         "kv.tokens",
         "KV cache allocated.",
-        r"Post-capture KV sizing: (?:draft )?KV cache allocated\. (?:dtype: (?P<dtype>[\w.]+), )?#tokens: (?P<value>\d+)",
+        r"Post-capture KV sizing: (?:draft )?KV cache allocated\. (?:dtype: (?P<dtype>[\w.]+), )?"
+        r"#tokens: (?P<value>\d+)",
         "Post-capture KV sizing: KV cache allocated. dtype: torch.bfloat16, #tokens: 800000, KV size: 9.1 GB",
         "KV Cache VA upper bound. dtype: torch.bfloat16, #tokens: 999999",
         "integer",

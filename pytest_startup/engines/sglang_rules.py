@@ -45,7 +45,7 @@ GRAPHS = (
     Rule(
         "graphs.captured",
         "Capturing batches",
-        r"Capturing (?P<kind>batches) \([^)]*\):\s+\d+%\|[^|]*\| (?P<done>\d+)/(?P<total>\d+)",
+        r"Capturing (?P<kind>batches) \([^)]*\):\s+\d+%\|[^|]*\| (?P<done>\d+)/(?P<total>\d+)(?!\.?\d)",
         "Capturing batches (bs=1 avail_mem=9.23 GB): 100%|██████████| 36/36 [00:13<00:00,  2.71it/s]",
         "Capturing batches (bs=256 avail_mem=11.99 GB):   0%|          | 0/36 [00:00<?, ?it/s]",
         "members",
@@ -56,7 +56,8 @@ GRAPHS = (
     Rule(
         "graphs.captured",
         ("Capturing num tokens", "Capturing prefill shape"),
-        r"Capturing (?P<kind>num tokens|prefill shape) \([^)]*\):\s+\d+%\|[^|]*\| (?P<done>\d+)/(?P<total>\d+)",
+        r"Capturing (?P<kind>num tokens|prefill shape) \([^)]*\):\s+\d+%\|[^|]*\| "
+        r"(?P<done>\d+)/(?P<total>\d+)(?!\.?\d)",
         "Capturing num tokens (num_tokens=4 avail_mem=8.45 GB): 100%|██████████| 58/58 [00:07<00:00, 30.72it/s]",
         "Compiling num tokens (num_tokens=4): 100%|██████████| 58/58 [00:09<00:00,  6.19it/s]",
         "members",
@@ -130,7 +131,7 @@ AUTOTUNE = (
     Rule(
         "autotune.tuned",
         "[AutoTuner]: Tuning ",
-        r"\[AutoTuner\]: Tuning (?P<kind>\S+?):\s+\d+%\|[^|]*\| (?P<done>\d+)/(?P<total>\d+)",
+        r"\[AutoTuner\]: Tuning (?P<kind>\S+?):\s+\d+%\|[^|]*\| (?P<done>\d+)/(?P<total>\d+)(?!\.?\d)",
         "[AutoTuner]: Tuning trtllm::fused_moe::gemm1: 100%|██████████| 10/10 [01:29<00:00,  8.92s/profile]",
         "[AutoTuner]: Tuning trtllm::fused_moe::gemm1:   0%|          | 0/10 [00:00<?, ?profile/s]",
         "members",

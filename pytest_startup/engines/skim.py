@@ -6,10 +6,11 @@ import bisect
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytest_startup.engines.rules import TEXT_LIMIT
+from pytest_startup.engines.search import search_any
 
 #: The end of an access line that was answered well: the bulk of a serving log, and no statement.
 _WELL = b' HTTP/1.1" 200 OK\n'
@@ -18,7 +19,6 @@ _HEADER = b"INFO "
 _USUAL_HEAD = re.compile(
     rb"(?:\d{4}-\d\d-\d\dT[\d:.]+Z )?(?P<rest>(?:\((?P<process>APIServer|ApiServer_\d+) pid=\d+\) )?)"
 )
-_IDLE = b"Running: 0 reqs"
 _PERCENT = ord("%")
 
 
@@ -81,6 +81,43 @@ class Traffic:
         self.total += part.count(b"\n")
 
 
+_STALLED = b" 0.0 tokens/s, Running: 0 reqs, Waiting: "
+_NOT_STALLED = _STALLED + b"0 reqs"
+#: So few statistics lines are found one by one; more are counted.
+FEW = 24
+
+
+def only_traffic(block: bytes, at: int, stop: int) -> tuple[int, int] | None:
+    """Numbers of lines and of statistics lines of a part of a block that holds nothing but access lines answered with
+    200 and statistics of an engine that is not stalled; None where there is anything else."""
+    total = block.count(b"\n", at, stop)
+    statistics = total - block.count(_WELL, at, stop)
+    if statistics > FEW:
+        if block.count(_RATE, at, stop) != statistics:
+            return None
+        idle = block.count(_STALLED, at, stop)
+        return None if idle and idle != block.count(_NOT_STALLED, at, stop) else (total, statistics)
+    for _ in range(statistics):
+        at = block.find(_RATE, at, stop) + 1
+        # The words on stalled requests stand a little before the hit rate.
+        if not at or block.find(_STALLED, max(0, at - 160), at) > block.find(_NOT_STALLED, max(0, at - 160), at):
+            return None
+    return total, statistics
+
+
+def statistics_ends(block: bytes, at: int, stop: int, total: int) -> list[tuple[int, int, int]]:
+    """The first and the last statistics line of such a part of ``total`` lines: lines before it, begin and end (behind
+    its LF)."""
+    first, last = block.find(_RATE, at, stop), block.rfind(_RATE, at, stop)
+    begin = block.rfind(b"\n", at, first) + 1 or at
+    found = [(block.count(b"\n", at, begin), begin, block.find(b"\n", first) + 1)]
+    if last > first:
+        end = block.find(b"\n", last) + 1
+        begin = block.rfind(b"\n", at, last) + 1
+        found.append((total - 1 - block.count(b"\n", end, stop), begin, end))
+    return found
+
+
 class Skimmer:
     """Finds the lines that hold an anchor of a rule, or of the diagnosis, among lines of traffic."""
 
@@ -122,7 +159,7 @@ class Skimmer:
         for index, raw, rates in traffic.statistics:
             head = raw[: raw.find(_HEADER, 0, 120)]
             process, usual, skip = heads.get(head) or self._head(head)
-            if not usual or (_IDLE in raw and b"Waiting: 0 " not in raw) or b"\x1b" in raw or len(raw) > TEXT_LIMIT:
+            if not usual or (_STALLED in raw and _NOT_STALLED not in raw) or b"\x1b" in raw or len(raw) > TEXT_LIMIT:
                 odd.append((index, raw))
                 continue
             try:
@@ -176,31 +213,3 @@ def _rates(rates: bytes) -> tuple[bytes, bytes]:
         elif name != b"MM cache hit rate":
             raise ValueError(name)
     return prefix, external
-
-
-def search_any(literals: Iterable[bytes]) -> Callable[..., Any]:
-    """``search(block, position)`` for any of the literals: google-re2 where it is installed (extra ``fast``), else one
-    regular expression in the shape of a tree, which ``re`` walks faster than a flat alternation."""
-    wanted = sorted(set(literals))
-    try:
-        import re2
-    except ImportError:
-        return re.compile(tree(wanted)).search
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.never_capture = True
-    search: Callable[..., Any] = re2.compile(b"|".join(map(re2.escape, wanted)), options).search
-    return search
-
-
-def tree(literals: Sequence[bytes]) -> bytes:
-    """A pattern that matches where any of the literals begins, with common beginnings shared."""
-    groups = itertools.groupby(sorted(literals), key=lambda literal: literal[:1])
-    parts: list[bytes] = []
-    for first, members in groups:
-        rests = [member[1:] for member in members]
-        # One that ends here is the beginning of all others: they add nothing.
-        parts.append(re.escape(first) + (b"" if b"" in rests else tree(rests)))
-    if not parts:
-        return b"(?!)"
-    return parts[0] if len(parts) == 1 else b"(?:" + b"|".join(parts) + b")"

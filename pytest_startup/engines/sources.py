@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import IO, cast
@@ -36,6 +34,8 @@ def open_source(path: str) -> Iterator[IO[bytes]]:
         except OSError as error:
             raise SourceError(f"{path}: {error.strerror or error}") from None
         if head.startswith(_GZIP):
+            import gzip
+
             yield cast("IO[bytes]", stack.enter_context(gzip.open(raw, "rb")))
         elif head == _ZSTD:
             yield stack.enter_context(_zstandard(raw, path))
@@ -90,6 +90,8 @@ def is_newest_first(head: bytes) -> bool:
 
 def spooled(head: bytes, rest: Iterator[bytes]) -> IO[bytes]:
     """All bytes in an unnamed temporary file, so that they can be read backwards."""
+    import tempfile
+
     out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by the caller)
     out.write(head)
     for data in rest:

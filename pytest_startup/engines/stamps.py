@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from calendar import timegm
 from collections.abc import Iterable
 
 _FULL = re.compile(
@@ -23,7 +22,7 @@ def full(text: str) -> float | None:
     year, month, day, hour, minute, second = (int(match.group(i)) for i in range(1, 7))
     if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 62):
         return None
-    seconds = float(timegm((year, month, day, hour, minute, second)))
+    seconds = float(_days(year, month, day) * 86400 + hour * 3600 + minute * 60 + second)
     if match.group(7):
         seconds += float("0." + match.group(7))
     zone = match.group(8)
@@ -31,6 +30,13 @@ def full(text: str) -> float | None:
         offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
         seconds += offset if zone[0] == "-" else -offset
     return seconds
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Days since 1 January 1970 (``calendar`` and ``datetime`` are slow to import)."""
+    year -= month <= 2
+    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    return 365 * year + year // 4 - year // 100 + year // 400 + of_year - 719468
 
 
 def clock(text: str) -> float | None:

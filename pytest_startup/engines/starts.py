@@ -45,6 +45,20 @@ class Tracker(Protocol):
 
 
 @dataclass
+class Series:
+    """The first and the last of many reports of a fact."""
+
+    first: Fact
+    last: Fact
+    reports: int
+
+    def facts(self) -> list[Fact]:
+        """One or two facts, each with the number of reports."""
+        ends = [self.first] if self.first.evidence.line == self.last.evidence.line else [self.first, self.last]
+        return [replace(fact, detail={**fact.detail, "reports": self.reports}) for fact in ends]
+
+
+@dataclass
 class Start:
     """One start of the log while it is being read."""
 
@@ -58,6 +72,7 @@ class Start:
     stages: dict[str | None, int] = field(default_factory=dict)
     cores: set[str] = field(default_factory=set)
     bars: dict[tuple[object, ...], Fact] = field(default_factory=dict)
+    series: dict[str, Series] = field(default_factory=dict)
     votes: dict[str, int] = field(default_factory=dict)
 
     def bar(self, fact: Fact) -> Fact | None:

@@ -10,7 +10,7 @@ GRAPHS = (
         "graphs.captured",
         ("CUDA graphs (", "CUDA graph shapes"),
         r"Capturing (?:(?P<who>[\w\- ]+?) )?CUDA graphs? ?(?P<_open>\()?(?P<kind>(?:(?<=\()[^)]*|shapes))\)?\s*:\s*"
-        r"\d+%\s*\|[^|]*\|?\s*(?P<done>\d+)/(?P<total>\d+)",
+        r"\d+%\s*\|[^|]*\|?\s*(?<![\d.])(?P<done>\d+)/(?P<total>\d+)(?!\.?\d)",
         "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): 100%|██████████| 67/67 [00:05<00:00, 13.1it/s]",
         "Capturing CUDA graphs (decode, FULL):   0%|          | 0/35 [00:00<?, ?it/s]",
         "members",

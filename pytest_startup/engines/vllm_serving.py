@@ -60,7 +60,7 @@ AUTOTUNE = (
     Rule(
         "autotune.tuned",
         "]: Tuning ",
-        r"\[Auto[Tt]uner\]: Tuning (?P<kind>\S+?):\s*\d+%\s*\|[^|]*\|?\s*(?P<done>\d+)/(?P<total>\d+)",
+        r"\[Auto[Tt]uner\]: Tuning (?P<kind>\S+?):\s*\d+%\s*\|[^|]*\|?\s*(?<![\d.])(?P<done>\d+)/(?P<total>\d+)(?!\.?\d)",
         "[AutoTuner]: Tuning trtllm::fused_moe::gemm1: 100%|██████████| 21/21 [00:05<00:00,  4.0it/s]",
         "[AutoTuner]: Tuning trtllm::fused_moe::gemm1:   0%|          | 0/21 [00:00<?, ?it/s]",
         "members",

@@ -170,7 +170,7 @@ WEIGHTS = (
         "weights.shards",
         ("checkpoint shards", "Multi-thread loading shards", "Loading safetensors using"),
         r"(?P<kind>Loading \w+ checkpoint shards|Multi-thread loading shards|Loading safetensors using [\w :]+?loader"
-        r"|Loading safetensors using Runai Model Streamer)\s*:\s*\d+% ?(?:Completed ?)?\|[^|]*?\|?\s*(?P<done>\d+)/(?P<total>\d+) \[",
+        r"|Loading safetensors using Runai Model Streamer)\s*:\s*\d+% ?(?:Completed ?)?\|[^|]*?\|?\s*(?<![\d.])(?P<done>\d+)/(?P<total>\d+)(?!\.?\d) \[",
         "Loading safetensors checkpoint shards:  56% Completed | 5/9 [00:13<00:11,  2.87s/it]",
         "Loading safetensors checkpoint shards:   0% Completed | 0/9 [00:00<?, ?it/s]",
         "members",
