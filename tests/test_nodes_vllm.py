@@ -1,0 +1,134 @@
+"""One real engine over two nodes of this machine: TP 2 as plain processes, restarted warm; a rank that dies; a cut."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from helpers_container_vllm import ENGINE, need_vllm
+from helpers_launch import gone, isolate
+from helpers_nodes import Gate, gate, link, needs_namespaces, network, record
+
+from pytest_startup.observe.listeners import process_tree
+
+pytestmark = needs_namespaces
+
+
+@pytest.fixture(scope="module")
+def net():
+    need_vllm()
+    with network(f"v{os.getpid()}-") as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory):
+    """Compiled once: each node has its own, as two hosts would."""
+    return tmp_path_factory.mktemp("caches")
+
+
+@pytest.fixture(autouse=True)
+def _isolated(tmp_path, monkeypatch):
+    isolate(tmp_path, monkeypatch)
+
+
+def text(net: str, caches: Path, expect: str = "", restarts: str = "[]") -> str:
+    def node(name: str, rank: int, address: str, more: str) -> str:
+        return f"""\
+  {name}:
+    reach: {{namespace: {net}{name}}}
+    address: {address}
+    ranks: [{rank}]
+    args: [--node-rank, "{rank}"{more}]
+    env: {{VLLM_HOST_IP: {address}, VLLM_CPU_OMP_THREADS_BIND: "{rank}", VLLM_CACHE_ROOT: {caches}/{name}}}
+    caches: {{compile-cache: {{path: {caches}/{name}/torch_compile_cache, kind: compile}}}}
+"""
+
+    return f"""\
+schema: 1
+name: pair
+engine:
+  kind: vllm
+  version: 0.31.0
+  model: {ENGINE}/models/facts
+  args: [--max-model-len, "1024", --kv-cache-memory-bytes, "268435456", --tensor-parallel-size, "2", --nnodes, "2",
+         --master-addr, "${{node.head.address}}", --master-port, "29600"]
+  env: {{HF_HUB_OFFLINE: "1", VLLM_NO_USAGE_STATS: "1", CPU_VLLM_COMPILE: "1", GLOO_SOCKET_IFNAME: eth0}}
+launch: {{process: {{command: [{ENGINE}/venv/bin/vllm, serve]}}, host: 0.0.0.0, port: 8000}}
+nodes:
+{node("head", 0, "10.78.0.1", "")}    ports: [29600]
+{node("worker", 1, "10.78.0.2", ", --headless")}
+deadlines: {{ready: 20m, stop: 25s, release: 30s, peers: 5m}}
+restarts: {restarts}
+expect:
+  completion: {{prompt: "The capital of France is", contains: Paris}}
+{expect}
+waive:
+  - {{check: graphs, reason: "the CPU platform has no CUDA graphs"}}
+  - {{check: autotune, reason: "FlashInfer's autotuner runs on CUDA only"}}
+  - {{check: backend, reason: "this build never logs its default attention backend"}}
+"""
+
+
+LOAD = "  throughput: {concurrency: [1], output_tokens: 900, prompt_tokens: 8, repeats: 7}"
+
+
+def test_a_warm_restart_is_accepted(net, caches, tmp_path):
+    done = gate(tmp_path, net, text=text(net, caches, restarts="[{kind: process}]"), timeout=2400)
+    assert done.returncode == 0, done.stdout
+    seen = record(tmp_path, "restart-1")
+    loaded = {(f["node"], f["rank"]) for f in seen["facts"] if f["fact"] == "compile.cache_loaded"}
+    assert loaded == {("head", "TP0"), ("worker", "TP1")}
+    versions = {f["node"] for f in seen["facts"] if f["fact"] == "engine.version" and f["source"] == "log"}
+    assert versions == {"head", "worker"}
+    assert all(left["released"] for left in seen["cleanup"])
+
+
+def test_a_rank_that_dies_while_serving_is_named_at_once(net, caches, tmp_path):
+    with Gate(tmp_path, net, text=text(net, caches, LOAD)) as run:
+        run.said("ready after", 1300)
+        everything = processes(run)
+        (rank,) = processes(run, "VLLM::Worker_TP1")
+        begin = time.monotonic()
+        os.kill(rank, signal.SIGKILL)
+        run.said("stopping", 20)
+        assert time.monotonic() - begin < 10  # about 1 s on a quiet machine; here the samples come when they may
+        run.end(120)
+    failure = record(tmp_path)["failure"]
+    assert failure["node"] == "worker"
+    assert len(everything) == 3
+    assert all(gone(pid) for pid in everything)
+
+
+def test_a_cut_between_the_nodes_ends_what_health_calls_healthy(net, caches, tmp_path):
+    with Gate(tmp_path, net, text=text(net, caches, LOAD)) as run:
+        run.said("ready after", 1300)
+        everything = processes(run)
+        begin = time.monotonic()
+        link(net, "down")
+        try:
+            run.said("stopping", 30)
+            assert time.monotonic() - begin < 10
+        finally:
+            link(net, "up")
+        run.end(180)
+    seen = record(tmp_path)
+    assert (seen["failure"]["kind"], seen["failure"]["node"]) == ("node-lost", "worker")
+    assert all(left["released"] for left in seen["cleanup"])
+    assert len(everything) == 3
+    assert all(gone(pid) for pid in everything)
+
+
+def processes(run: Gate, start: str = "VLLM::") -> list[int]:
+    """The engine's processes below a run that have this title (they overwrite their environment with it)."""
+
+    def title(pid: int) -> bytes:
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return b""
+
+    return [pid for pid in process_tree(run.process.pid) if title(pid).startswith(start.encode())]
