@@ -38,6 +38,7 @@ MODULES = (
     "pytest_startup.launch.registry",
     "pytest_startup.launch.stopping",
     "pytest_startup.launch.watch",
+    "pytest_startup.launch.watch_facts",
     "pytest_startup.launch.wiping",
     "pytest_startup.observe",
     "pytest_startup.observe.autotune_keys",

@@ -23,6 +23,7 @@ from pytest_startup.launch.keeper import Keeper, Spec
 from pytest_startup.launch.nodes_peers import Peers
 from pytest_startup.launch.nodes_pipe import LinkPump, Out
 from pytest_startup.launch.pump import Pump
+from pytest_startup.launch.watch_facts import oom_kills
 from pytest_startup.observe.host import meminfo
 from pytest_startup.observe.listeners import who_listens
 
@@ -68,6 +69,7 @@ class NodeKeeper(Keeper):
         self._heard = time.monotonic()
         self._lost = 0
         self._peers: Peers | None = None
+        self._oom_before = oom_kills()
         self._free_before = meminfo().get("MemAvailable")
         self._free_lowest: tuple[int, float] | None = None
         self._looked = 0.0
@@ -121,6 +123,8 @@ class NodeKeeper(Keeper):
                 if self.spec.peers:
                     self._peers = Peers(self.spec.address, self.spec.key, self._missed, self._hears)
                     members["peer_port"] = self._peers.port
+        if event == "exit":
+            members["oom"] = oom_kills() - self._oom_before
         if event == "ended" and self.spec.docker:
             members["containers"] = self.remove_containers()
         self._out.say(event, **members)
@@ -160,6 +164,7 @@ class NodeKeeper(Keeper):
         lowest = self._free_lowest
         return {
             **super()._figures(),
+            "oom": oom_kills() - self._oom_before,
             "free": {
                 "before": self._free_before,
                 "lowest": None if lowest is None else lowest[0],

@@ -12,6 +12,7 @@ from typing import Any
 from pytest_startup.launch.base import Exit, LaunchError, NodeLog
 from pytest_startup.launch.logfiles import LogFiles
 from pytest_startup.launch.memory import SHM
+from pytest_startup.launch.nodes_facts import Figures, node_facts
 from pytest_startup.launch.nodes_link import NodeLink
 from pytest_startup.launch.nodes_reach import Access
 from pytest_startup.launch.nodes_rendezvous import Stand
@@ -137,73 +138,19 @@ class Member:
         return str(found["who"]), f"node {self.node.name}: {found['text']}"
 
     def facts(self) -> list[Fact]:
-        """``process.argv``, ``.pid``, ``host.memory_peak``, ``process.ended``, ``node.clock_error`` of this node."""
+        """See ``nodes_facts``; and ``log.incomplete`` where some of the log was lost. Takes ≤ 1 s."""
         link = self.link
         if link is None or self.started_at is None:
             return []
-        started = link.event("started") or {}
         with link.asking:
             figures = link.event("ended") or (link.lost is None and link.ask("facts", 1.0)) or link.event("facts") or {}
-        out = [
-            self._fact("process.argv", list(self._argv), "argv", " ".join(self._argv)),
-            self._fact("process.pid", started.get("pid"), f"/proc/{started.get('pid')}", self._argv[0]),
-        ]
-        if link.error < 1e6:
-            text = f"its monotonic clock less ours, measured over the link to within {link.error * 1000:.1f} ms"
-            out.append(self._fact("node.clock_offset", round(link.offset, 4), "ping", text, unit="s"))
-        heard = sorted({e["node"] for what, _, e in list(link.happened) if what == "heard"})
-        text = (
-            f"hears {', '.join(heard)} over {self.node.address}" if heard else "hears no other node: is UDP filtered?"
-        )
-        out.append(self._fact("node.hears", heard, "datagrams between the nodes", text))
-        peak = figures.get("peak")
-        if peak:
-            text = f"highest {peak['measure'].upper()} sum of {peak['processes']} processes, sampled each 0.5 s or more"
-            where = "/proc/*/smaps_rollup" if peak["measure"] == "pss" else "/proc/*/statm"
-            detail = {"measure": peak["measure"], "processes": peak["processes"]}
-            size = round(peak["size"] / 2**30, 3)
-            out.append(
-                self._fact(
-                    "host.memory_peak",
-                    size,
-                    where,
-                    text,
-                    unit="GiB",
-                    source="host",
-                    seconds=peak["seconds"],
-                    detail=detail,
-                )
-            )
-        out += self._free(figures.get("free") or {})
-        for pid, name, seconds in figures.get("lost", ()):
-            text = f"pid {pid} ended while the engine ran (helpers do that, ranks must not)"
-            value = self._redactor.text(name)
-            out.append(self._fact("process.ended", value, f"/proc/{pid}", text, seconds=seconds, detail={"pid": pid}))
+        seen = Figures(figures, self.started_at - self._launched_at)
+        name, redact = self.node.name, self._redactor.text
+        out = node_facts(name, self.node.address, self._argv, link, seen, self._launched_at, redact)
         lost = figures.get("log_error") or (self._files.error if self._files else None)
         if lost:
-            out.append(self._fact("log.incomplete", str(lost), "engine.log", str(lost)))
-        return out
-
-    def _free(self, free: Mapping[str, Any]) -> list[Fact]:
-        """``host.memory_available`` (GiB) before the launch, at its lowest, and when it was asked."""
-        out = []
-        for at in ("before", "lowest", "after"):
-            if free.get(at) is None:
-                continue
-            value = round(free[at] / 2**30, 3)
-            fact = self._fact(
-                "host.memory_available",
-                value,
-                "/proc/meminfo",
-                f"host.memory_available {value} GiB",
-                unit="GiB",
-                source="host",
-                detail={"at": at},
-            )
-            if at == "lowest" and self.link is not None:
-                seconds = round(self.link.ours(free["lowest_at"]) - self._launched_at, 3)
-                fact = replace(fact, evidence=replace(fact.evidence, seconds=seconds))
-            out.append(fact)
+            evidence = Evidence("process", "engine.log", str(lost), node=name)
+            out.append(Fact("log.incomplete", str(lost), evidence, node=name))
         return out
 
     def stop(self, limit: float, release: float) -> list[Leftover]:
@@ -317,6 +264,9 @@ class Member:
             main = f"the engine's process on node {name} (pid {(link.event('started') or {}).get('pid')})"
             if code >= 0:
                 return Exit(name, code, "exited", f"{main} ended with exit code {code} after {after:.1f} s")
+            if code == -signal.SIGKILL and event.get("oom"):
+                text = f"{main} was killed after {after:.1f} s, and the kernel's out-of-memory killer was at work there"
+                return Exit(name, code, "oom-killed", text)
             return Exit(name, code, "killed", f"{main} was killed by {_signal(-code)} after {after:.1f} s")
         why = link.lost
         if why is not None:
@@ -342,23 +292,6 @@ class Member:
         with link.receiving:
             if self._files is not None:
                 self._files.flush()
-
-    def _fact(
-        self,
-        name: str,
-        value: Any,
-        where: str,
-        text: str,
-        *,
-        unit: str | None = None,
-        seconds: float | None = None,
-        source: str = "process",
-        detail: dict[str, Any] | None = None,
-    ) -> Fact:
-        shift = None if seconds is None or self.started_at is None else self.started_at - self._launched_at
-        at = None if shift is None or seconds is None else round(seconds + shift, 3)
-        evidence = Evidence(source, where, text[:400], node=self.node.name, seconds=at)
-        return Fact(name, value, evidence, unit=unit, node=self.node.name, detail=detail or {})
 
 
 def _of_node(fact: Fact, node: str) -> Fact:
