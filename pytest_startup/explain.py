@@ -48,15 +48,19 @@ def main(argv: Sequence[str]) -> int:
     except UnknownEngine as error:
         print(f"pytest-startup explain: --engine: {error}", file=sys.stderr)
         return 2
+    if sys.stdout is None:
+        return 3
     try:
         code = _run(args, rules)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            print(f"pytest-startup explain: writing the answer: {error.strerror or error}", file=sys.stderr)
         # Whoever read our output has seen enough; Python must not complain about it when it exits.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 0 if isinstance(error, BrokenPipeError) else 3
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,6 +105,11 @@ def _run(args: argparse.Namespace, rules: Sequence[tuple[str, RuleTable]]) -> in
             stream.facts(facts)
         else:
             digest.facts(facts)
+        if not told and all(s.last_line == 0 for s in summaries):
+            if code < 3:
+                print(f"pytest-startup explain: {' + '.join(paths)}: empty", file=sys.stderr)
+            code = 3
+            continue
         starts.extend(summary_to_json(s, paths[0]) for s in summaries)
         if unknown is not None:
             strange.extend(unknown_to_json(line, paths[0]) for line in unknown.lines)

@@ -121,6 +121,8 @@ class Digest:
 
 
 def _verdict(summary: LogSummary) -> str:
+    if summary.engine is None and summary.failed is None and summary.last_phase == "launch":
+        return "nothing of an engine that is known here"
     if summary.failed:
         return "FAILED"
     if summary.ready:
@@ -133,7 +135,7 @@ def _verdict(summary: LogSummary) -> str:
 
 def _failure(summary: LogSummary, path: str) -> list[str]:
     failure = summary.failure
-    if failure is None:
+    if failure is None or (summary.failed is None and summary.engine is None and failure.cause is None):
         return []
     rank = f" on rank {failure.rank}" if failure.rank else ""
     after = f" after {failure.after_seconds:.0f} s" if failure.after_seconds is not None else ""

@@ -216,3 +216,50 @@ def test_warnings_are_apart_from_facts(log, capsys):
     assert main([log(warning + COLD)]) == 0
     text = capsys.readouterr().out
     assert "artifact.missing (missing, stale, corrupt or defaulted): Compiling model again" in text
+
+
+@pytest.mark.parametrize("asked", [["--json"], []])
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("missing", None, "No such file or directory"),
+        ("empty", b"", "empty"),
+        ("cut.gz", gzip.compress(b"x" * 99)[:15], "end-of-stream"),
+        ("bad.gz", b"\x1f\x8bxxxxxxxxxxxxxxxxxx", "gz"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(tmp_path, capsys, asked, name, data, said):
+    path = tmp_path / name
+    if data is not None:
+        path.write_bytes(data)
+    assert main([*asked, str(path)]) == 3
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_folder_cannot_be_read(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 3
+    assert "Is a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("closed", ["stdin", "stdout"])
+def test_closed_standard_streams(log, monkeypatch, capsys, closed):
+    monkeypatch.setattr(sys, closed, None)
+    assert main(["-" if closed == "stdin" else log(COLD)]) == 3
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_full_disk_is_said(log):
+    argv = [sys.executable, "-m", "pytest_startup.cli", "explain", log(COLD)]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert "writing the answer: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_other_programs_logs_are_named_so(log, capsys):
+    assert main([log("hello\nworld\n")]) == 3
+    assert "nothing of an engine that is known here" in capsys.readouterr().out

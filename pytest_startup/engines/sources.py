@@ -28,6 +28,8 @@ def open_source(path: str) -> Iterator[IO[bytes]]:
     Raises SourceError. What is packed is told by the first bytes, not by the name.
     """
     with ExitStack() as stack:
+        if path == "-" and sys.stdin is None:
+            raise SourceError("-: standard input is closed")
         try:
             raw = sys.stdin.buffer if path == "-" else stack.enter_context(open(path, "rb"))
             head = cast("io.BufferedReader", raw).peek(4)[:4]
