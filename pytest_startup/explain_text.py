@@ -100,12 +100,12 @@ class Digest:
         shown = [(n, r) for (n, _), r in rows.items() if n not in _HIDDEN and n not in _WARNINGS]
         if shown:
             out.append("  facts")
-            out.extend(f"    {n:<24} {r.value[:_WIDTH]}{_where(r)}" for n, r in sorted(shown, key=lambda x: x[0])[:200])
+            out.extend(f"    {n:<24} {_cut(r.value)}{_where(r)}" for n, r in sorted(shown, key=lambda x: x[0])[:200])
         out.extend(self._ends(summary.start))
         warned = [(n, r) for (n, _), r in rows.items() if n in _WARNINGS]
         if warned:
             out.append("  warnings")
-            out.extend(f"    {n} ({_WARNINGS[n]}): {r.value[:_WIDTH]}{_where(r)}" for n, r in warned[:_ROWS])
+            out.extend(f"    {n} ({_WARNINGS[n]}): {_cut(r.value)}{_where(r)}" for n, r in warned[:_ROWS])
         return out
 
     def _ends(self, start: int) -> list[str]:
@@ -137,7 +137,7 @@ def _failure(summary: LogSummary, path: str) -> list[str]:
     failure = summary.failure
     if failure is None or (summary.failed is None and summary.engine is None and failure.cause is None):
         return []
-    rank = f" on rank {failure.rank}" if failure.rank else ""
+    rank = f" on rank {failure.rank.removeprefix('rank').lstrip('=')}" if failure.rank else ""
     after = f" after {failure.after_seconds:.0f} s" if failure.after_seconds is not None else ""
     how = "failed" if summary.failed else "ended"
     out = [f"  {how} in phase {failure.phase or 'unknown'}{rank}{after}: {failure.summary} [{failure.kind}]"]
@@ -167,8 +167,17 @@ def _value(fact: Fact) -> str:
         return json.dumps(value)
     text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
     unit = {"percent": " %", "s": " s", None: ""}.get(fact.unit, f" {fact.unit}")
-    role = f" ({fact.detail['role']})" if "role" in fact.detail else ""
-    return f"{text}{unit}{role}"
+    notes = [str(fact.detail[key]) for key in ("role", "at") if key in fact.detail]
+    if isinstance(tokens := fact.detail.get("tokens_per_request"), int):
+        notes.append(f"{tokens:,} tokens each")
+    if fact.detail.get("requested"):
+        notes.append("requested")
+    noted = f" ({', '.join(notes)})" if notes else ""
+    return f"{text}{unit}{noted}"
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= _WIDTH else value[: _WIDTH - 1] + "…"
 
 
 def _where(row: _Row) -> str:

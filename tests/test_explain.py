@@ -263,3 +263,15 @@ def test_a_full_disk_is_said(log):
 def test_other_programs_logs_are_named_so(log, capsys):
     assert main([log("hello\nworld\n")]) == 3
     assert "nothing of an engine that is known here" in capsys.readouterr().out
+
+
+def test_a_value_is_shown_with_what_it_is_of(log, capsys):
+    lines = (
+        "INFO 11-29 12:00:31 [k.py:1] Maximum concurrency for 8,192 tokens per request: 35.71x\n"
+        "INFO 11-29 12:00:31 [k.py:1] Free memory on device (139.0/141.1 GiB) on startup. Desired GPU memory "
+        "utilization is (0.9, 126.99 GiB).\n"
+    )
+    assert main([log(COLD + lines)]) == 0
+    text = capsys.readouterr().out
+    assert "35.71 x (8,192 tokens each)" in text
+    assert "139.0 GiB (startup)" in text

@@ -125,7 +125,7 @@ ATTENTION = (
     ),
     Rule(
         "backend.attention",
-        "backend for ViT model",
+        ("backend for ViT model", "backend) for ViT model"),
         r"Using (?P<value>[\w ()]+?) backend(?:\))? for ViT model",
         "Using AITER Flash Attention backend for ViT model.",
         "no backend for ViT model",

@@ -125,9 +125,9 @@ WEIGHTS = (
     Rule(
         "weights.load",
         "odel loading took",
-        r"[Mm]odel loading took (?:[\d.,\-]+ ?(?:GiB|GB)(?: memory)?,? and )?" + NUM + SECONDS,
+        r"(?<!part of )[Mm]odel loading took (?:[\d.,\-]+ ?(?:GiB|GB)(?: memory)?,? and )?" + NUM + SECONDS,
         "Model loading took 40.3174 GiB and 25.028323 seconds",
-        "Model loading took 40.3174 GiB",
+        "Online quantization as part of model loading took 40.31 seconds",
         "number",
         "s",
         by="as weights.memory",
