@@ -186,3 +186,68 @@ def test_roles():
 )
 def test_downgrades_of_graphs(text, told):
     assert ("graphs.downgraded" in facts(text)) is told
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Using AITER TRITON MLA backend.", {"backend.attention": "AITER TRITON MLA"}),
+        ("Using Rocm/Aiter Attention backend on V1 engine.", {"backend.attention": "Rocm/Aiter Attention"}),
+        ("Using FlexAttention backend for head_size=80 on V1 engine.", {"backend.attention": "FlexAttention"}),
+        ("Using Flash Attention MLA backend on XPU.", {"backend.attention": "Flash Attention MLA"}),
+        ("Using BlocksparseFlashAttention backend.", {"backend.attention": "BlocksparseFlashAttention"}),
+        ("Using FlashAttentionDiffKVBackend for attention.", {"backend.attention": "FlashAttentionDiffKVBackend"}),
+        ("Using HND KV cache layout for FLASHINFER backend.", {}),
+        ("Using Transformers backend.", {}),
+        ("Using TRTLLM attention (query is quantized).", {}),
+        ("Using FlashInfer for draft model non-causal attention; TRTLLM can still be used", {}),
+        ("Using FlashInfer FP8 MoE CUTLASS backend for SM90/SM100", {"backend.moe": "FlashInfer FP8 MoE CUTLASS"}),
+        ("Using FlashInfer kernels for NVFP4 path.", {"backend.moe": "FlashInfer"}),
+        ("Using ipex marlin backend on XPU", {"backend.moe": "ipex marlin"}),
+        ("Using CompressedTensorsWNA16MarlinMoEMethod", {}),
+        ("Using cutlass backend for MXFP8 GEMM", {"backend.linear": "cutlass"}),
+        ("VLLM_CPU_KVCACHE_SPACE not set. Using 4.00 GiB for KV cache.", {"kv.available": 4.0}),
+        ("Online quantization as part of model loading took 3.20 seconds", {}),
+        ("# GPU blocks: 27104, # CPU blocks: 2048", {"kv.blocks": 27104}),
+    ],
+)
+def test_wordings_of_other_releases_and_hardware(text, expected):
+    assert facts(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Capturing CUDA graphs (PIECEWISE):  48%|████▊    x.py:260] set (0.25/23.54) GiB",
+        "[AutoTuner]: Tuning op:  48%|████▊    x.py:260] set (0.25/23.54) GiB",
+        "Loading safetensors checkpoint shards:  50% Completed | x 0.5/9.5 [",
+    ],
+)
+def test_a_bar_cut_short_takes_no_digits_of_another_number(text):
+    assert facts(text) == {}
+
+
+def test_bars_of_different_graphs_are_apart():
+    from pytest_startup.engines.reader import Reader, read
+    from pytest_startup.engines.registry import tables
+
+    bar = "Capturing {}CUDA graphs (FULL): 100%|██| {}/{} [00:0{}<00:00, 9it/s]\n"
+    log = (
+        bar.format("", 3, 3, 5)
+        + bar.format("", 3, 3, 5)  # printed again when it ends
+        + bar.format("", 3, 3, 2)  # another one: it took less time
+        + bar.format("prefill ", 3, 3, 2)
+        + bar.format("decode ", 4, 4, 2)
+    )
+    found, _ = read([log.encode()], Reader(tables("vllm")))
+    assert sorted(f.evidence.line for f in found if f.name == "graphs.captured") == [2, 3, 4, 5]
+
+
+def test_an_engine_that_no_line_names_is_known_by_its_facts():
+    from pytest_startup.engines.reader import Reader, read
+    from pytest_startup.engines.registry import tables
+
+    _, (start,) = read(
+        [b"(Worker_PP1 pid=3) INFO 11-29 12:00:00 [x.py:1] Loading weights took 2.10 seconds\n"], Reader(tables())
+    )
+    assert start.engine == "vllm"
