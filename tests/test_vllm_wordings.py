@@ -203,6 +203,8 @@ def test_downgrades_of_graphs(text, told):
         ("Using FlashInfer for draft model non-causal attention; TRTLLM can still be used", {}),
         ("Using FlashInfer FP8 MoE CUTLASS backend for SM90/SM100", {"backend.moe": "FlashInfer FP8 MoE CUTLASS"}),
         ("Using FlashInfer kernels for NVFP4 path.", {"backend.moe": "FlashInfer"}),
+        ("Using AITER backend for Quark MXFP8 (W8A8) MoE.", {"backend.moe": "AITER"}),
+        ("Using ARK XPU WNA16 MoE kernel.", {"backend.moe": "ARK XPU WNA16"}),
         ("Using ipex marlin backend on XPU", {"backend.moe": "ipex marlin"}),
         ("Using CompressedTensorsWNA16MarlinMoEMethod", {}),
         ("Using cutlass backend for MXFP8 GEMM", {"backend.linear": "cutlass"}),

@@ -105,6 +105,16 @@ ATTENTION = (
     ),
     Rule(
         "backend.attention",
+        "composite backend on XPU",
+        r"Using the (?P<value>[\w/]+) composite backend on XPU",
+        "Using the Triton/FlashAttention composite backend on XPU: batches with multimodal prefix masks run Triton",
+        "a composite backend on XPU",
+        by="W",
+        versions="0.33 on",
+        detail={"role": "model"},
+    ),
+    Rule(
+        "backend.attention",
         " for MultiHeadAttention in multimodal encoder",
         r"Using (?P<value>[\w.]+) for MultiHeadAttention in multimodal encoder",
         "Using AttentionBackendEnum.FLASH_ATTN for MultiHeadAttention in multimodal encoder.",

@@ -26,12 +26,18 @@ MOE = (
     ),
     Rule(
         "backend.moe",
-        (" backend for FP8 MoE", " backend for WNA16 MoE", " backend for NvFp4 MoE", "backend for unquantized MoE"),
-        r"Using (?P<value>[\w./\- ]+?) backend for (?:FP8|WNA16|NvFp4|unquantized) MoE",
+        (
+            " backend for Quark ",
+            " backend for FP8 MoE",
+            " backend for WNA16 MoE",
+            " backend for NvFp4 MoE",
+            "backend for unquantized MoE",
+        ),
+        r"Using (?P<value>[\w./\- ]+?) backend for (?:FP8|WNA16|NvFp4|unquantized|Quark \w+ \(\w+\)) MoE",
         "Using Marlin backend for WNA16 MoE (group_size=32, num_bits=4)",
         "No backend for FP8 MoE",
         by="W 1",
-        versions="0.11 on",
+        versions="FP8 0.11 to 0.14, WNA16 to 0.16, Quark 0.33",
     ),
     Rule(
         "backend.moe",
@@ -50,6 +56,15 @@ MOE = (
         "Using FlashInfer allreduce",
         by="W 1",
         versions="0.9 to 0.13",
+    ),
+    Rule(
+        "backend.moe",
+        " MoE kernel.",
+        r"Using (?P<value>ARK XPU WNA16) MoE kernel\.",
+        "Using ARK XPU WNA16 MoE kernel.",
+        "Using MoE kernel config from x",
+        by="W",
+        versions="0.33 on, XPU",
     ),
     Rule(
         "backend.moe",
