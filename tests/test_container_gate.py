@@ -56,6 +56,10 @@ def test_the_matrix_of_restart_kinds(engine, tmp_path):
     assert "restart-3: cache compile-cache wiped: 1 files" in done.stdout
     starts = [record(site, name) for name in ("reference", "restart-1", "restart-2", "restart-3")]
     assert [len(start.caches_before[0].files) for start in starts] == [0, 1, 1, 0]
+    assert [bool(start.named("compile.cache_loaded")) for start in starts] == [False, True, True, False]
+    ids = [start.named("container.id")[0].value for start in starts]
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 3
     assert engine.labelled() == []
 
 
@@ -73,6 +77,7 @@ def test_a_fresh_container_without_a_cache_volume(engine, tmp_path):
     assert done.returncode == 1
     assert "REJECTED  restart-2: artifacts." in done.stdout
     assert "a volume that is not mounted, or another cache root, gives a cold start" in done.stdout
+    assert record(site, "restart-2").named("compile.cache_written")
 
 
 def test_out_of_memory_while_weights_are_loaded(engine, tmp_path):
