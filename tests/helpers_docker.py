@@ -23,6 +23,8 @@ from typing import Any
 
 import pytest
 
+from pytest_startup.launch.identity import Identity, alive, identify
+
 SCRIPTS = Path(__file__).with_name("containers")
 TESTS = Path(__file__).parent
 _CLONE_NEWNET = 0x40000000
@@ -60,6 +62,9 @@ class TestEngine:
 
     def start(self) -> TestEngine:
         self._script("engine.sh", "start", str(self.folder))
+        me = identify(os.getpid())
+        assert me is not None
+        (self.folder / "owner").write_text(f"{me.pid} {me.start}")
         return self
 
     def stop(self) -> None:
@@ -132,10 +137,19 @@ class TestEngine:
         return done.stdout.strip()
 
 
+def sweep() -> None:
+    """Stop engines of test runs that were killed."""
+    for owner in Path("/tmp").glob("ce*/owner"):
+        pid, start = (int(word) for word in owner.read_text().split())
+        if not alive(Identity(pid, start)):
+            subprocess.run([str(SCRIPTS / "engine.sh"), "stop", str(owner.parent)], check=False)
+
+
 @pytest.fixture(scope="session")
 def container_engine() -> Iterator[TestEngine]:
     """One engine for all tests that do not break it."""
     need_engine()
+    sweep()
     engine = TestEngine(FAKE_GPU="1").start()
     yield engine
     engine.stop()
