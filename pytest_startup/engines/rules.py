@@ -18,6 +18,7 @@ KINDS = ("text", "number", "integer", "list", "members")
 TEXT_LIMIT = 400
 #: Longer numbers are damage, and Python refuses to read very long ones.
 _DIGITS = 30
+_WORTH_IT = 1000
 _SECRET = re.compile(
     r"(?i)((?:api[_-]?key|token|password|secret|authorization)['\"]?\s*[=:]\s*(?:\[?['\"]|bearer )?)"
     r"(?!None\b)[\w.\-/+]{8,}"
@@ -113,6 +114,7 @@ class RuleTable:
                 self._by_anchor.setdefault(anchor, []).append(compiled)
         self.anchors: tuple[str, ...] = tuple(self._by_anchor)
         self._any: Callable[..., Any] | None = None
+        self._lines = 0
 
     def names(self) -> list[str]:
         """Every fact for which there is a rule, sorted."""
@@ -151,8 +153,14 @@ class RuleTable:
         return out
 
     def _may_match(self, text: str) -> bool:
-        """Whether any anchor is in the text, where a quick search can tell; else a loop over them has to."""
+        """Whether any anchor is in the text, where a quick search can tell; else a loop over them has to.
+
+        Building the search takes as long as looping for some hundred lines does.
+        """
         if self._any is None:
+            self._lines += 1
+            if self._lines < _WORTH_IT:
+                return True
             quick = has_fast_search() and len(self.anchors) > 20
             self._any = search_any(a.encode() for a in self.anchors) if quick else _always
         return bool(self._any(text.encode("utf-8", "replace"), 0))
