@@ -138,7 +138,9 @@ def identity_line(identity: Mapping[str, str]) -> str:
     get = identity.get
     ranks = (get("ranks") or "").split()
     page = get("page-size") or ""
-    model = (get("model") or "").rpartition("/")[2] if (get("model") or "").startswith("/") else get("model") or ""
+    model = get("model") or ""
+    if model.startswith("/"):  # a folder; the whole path stands in the reports
+        model = model.rstrip("/").rpartition("/")[2]
     parts = [
         f"{get('engine') or ''} {get('version') or '(version not seen)'}".strip(),
         f"{model} @ {(get('revision') or '')[:7]}" if get("revision") else model,
