@@ -177,3 +177,23 @@ def test_any_order_of_lines_is_read(lines: list[str]) -> None:
     for chain in chains(lines):
         assert chain.raised
         assert all(r.line.number <= len(lines) for r in chain.raised)
+
+
+def test_a_pasted_traceback_without_indentation_and_with_typographic_quotes():
+    """What an issue tracker makes of a log: ``self.comm: T = …`` is code, not an exception."""
+    from pytest_startup.engines.reader import Reader, read
+    from pytest_startup.engines.registry import tables
+
+    text = (
+        "[2026-08-08 09:09:05 TP1] Load weight begin. avail mem=78.00 GB\n"
+        "[2026-08-08 09:09:08 TP1] Scheduler hit an exception: Traceback (most recent call last):\n"
+        "File “/sglang/srt/model_executor/model_runner.py”, line 235, in load_model\n"
+        "self.comm: ncclComm_t = self.nccl.ncclCommInitRank(\n"
+        "raise RuntimeError(f”NCCL error: {error}”)\n"
+        "RuntimeError: NCCL error: unhandled system error\n"
+        "[2026-08-08 09:09:09] Received sigquit from a child process. It usually means the child failed.\n"
+    )
+    _, (start,) = read([text.encode()], Reader(tables()))
+    assert start.failure is not None
+    assert start.failure.cause is not None
+    assert (start.failure.cause.line, start.failure.phase, start.failure.kind) == (6, "weights", "collective-failed")

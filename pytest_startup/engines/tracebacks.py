@@ -22,9 +22,10 @@ OPEN_LIMIT = 64
 OPEN_LINES = 400
 ENDED_LINES = 40
 
-_FRAME = re.compile(r'^\s*(?:\|\s*)?File "(?P<file>[^"]*)", line \d+(?:, in (?P<function>.+))?')
+#: Issue trackers turn the quotes of pasted logs into typographic ones.
+_FRAME = re.compile(r'^\s*(?:\|\s*)?File ["“](?P<file>[^"”]*)["”], line \d+(?:, in (?P<function>.+))?')
 #: A frame of a traceback whose head is not in the log.
-_CUT = re.compile(r'^\s*File "[^"]+", line \d+, in \S')
+_CUT = re.compile(r'^\s*File ["“][^"”]+["”], line \d+, in \S')
 _EXCEPTION = re.compile(
     r"^(?:\s*\|\s*)?(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?P<colon>: ?(?P<message>.*))?$", re.S
 )
@@ -162,7 +163,7 @@ class TracebackReader:
             self._close(key, done)
             opened = None
         self.began = opened is None and OPENING in line.text
-        headless = opened is None and not self.began and 'File "' in line.text and _CUT.match(content(line))
+        headless = opened is None and not self.began and "File " in line.text and _CUT.match(content(line))
         if self.began or headless:
             self._begin(key, line, done)
         if headless:
@@ -245,7 +246,8 @@ class TracebackReader:
             return True
         raised = _EXCEPTION.match(text)
         if raised and raised["name"] not in _LEVELS and (_LOOKS_RAISED.search(raised["name"]) or raised["colon"]):
-            if not _LOOKS_RAISED.search(raised["name"]) and not ("." in raised["name"] or raised["name"][0].isupper()):
+            # ``self.comm: ncclComm_t = …`` is code of a frame that lost its indentation.
+            if not _LOOKS_RAISED.search(raised["name"]) and not raised["name"].rsplit(".", 1)[-1][0].isupper():
                 return self._stray(opened)
             seen = Raised(
                 line, raised["name"], (raised["message"] or "")[:MESSAGE_LIMIT], tuple(opened.frames), self.count
