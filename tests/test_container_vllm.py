@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -51,6 +52,13 @@ def values(start: StartRecord, name: str) -> list:
     return [fact.value for fact in start.named(name)]
 
 
+#: Minutes of a real engine beyond what every commit is given.
+LONG = pytest.mark.skipif(
+    os.environ.get("STARTUP_TEST_REAL") != "1", reason="takes many minutes: STARTUP_TEST_REAL=1, or tox run -e real"
+)
+
+
+@LONG
 def test_restarts_with_a_cache_volume(engine, site):
     steps = ["{kind: same-container}", "{kind: fresh-container, drop_page_cache: true}"]
     code, outcomes, told = run(site, profile_text(engine.image, engine.url, cache="vllm-cache", restarts=steps))
@@ -64,6 +72,7 @@ def test_restarts_with_a_cache_volume(engine, site):
     assert all(start.caches_after[0].files for start in starts)
 
 
+@LONG
 def test_a_fresh_container_without_a_cache_volume_is_found_out(engine, site):
     text = profile_text(engine.image, engine.url, cache=None, restarts=["{kind: fresh-container}"])
     code, outcomes, told = run(site, text)

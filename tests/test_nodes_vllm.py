@@ -87,6 +87,13 @@ def test_a_warm_restart_is_accepted(net, caches, tmp_path):
     assert all(left["released"] for left in seen["cleanup"])
 
 
+#: Minutes of a real engine beyond what every commit is given.
+LONG = pytest.mark.skipif(
+    os.environ.get("STARTUP_TEST_REAL") != "1", reason="takes many minutes: STARTUP_TEST_REAL=1, or tox run -e real"
+)
+
+
+@LONG
 def test_a_rank_that_dies_while_serving_is_named_at_once(net, caches, tmp_path):
     with Gate(tmp_path, net, text=text(net, caches, LOAD)) as run:
         run.said("ready after", 1300)
@@ -103,6 +110,7 @@ def test_a_rank_that_dies_while_serving_is_named_at_once(net, caches, tmp_path):
     assert all(gone(pid) for pid in everything)
 
 
+@LONG
 def test_a_cut_between_the_nodes_ends_what_health_calls_healthy(net, caches, tmp_path):
     with Gate(tmp_path, net, text=text(net, caches, LOAD)) as run:
         run.said("ready after", 1300)
