@@ -29,7 +29,7 @@ def main() -> int:
     problems += [f"does not belong there: {n}" for n in sorted(names) if not n.startswith("pytest_startup")]
     if "pytest_startup/py.typed" not in names:
         problems.append("not in the wheel: pytest_startup/py.typed")
-    for line in ("startup = pytest_startup.plugin", "pytest-startup = pytest_startup.cli:main"):
+    for line in ("pytest_startup.plugin = pytest_startup.plugin", "pytest-startup = pytest_startup.cli:main"):
         if line not in entries:
             problems.append(f"no entry point {line!r}")
     print("\n".join(problems) or f"{wheel.name}: {len(names)} files, as it should be")
