@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pytest_startup import ledger
-from pytest_startup.ledger import Ledger
-from pytest_startup.ledger_case import key_index
-from pytest_startup.ledger_moves import factors
+from pytest_startup.ledger.book import build as build_ledger
+from pytest_startup.ledger.case import key_index
+from pytest_startup.ledger.model import Ledger
+from pytest_startup.ledger.moves import factors
 from pytest_startup.observe.autotune_records import RecordFile
 from pytest_startup.observe.cache_facts import record_files
 from pytest_startup.observe.caches import Snapshot, diff
@@ -36,7 +36,7 @@ def look(shot: Snapshot, ranks: int | None = None, records: int | None = None) -
     record = as_record(shot)
     files = tuple(record_files(list(shot.facts), shot.tree))
     team = infer_team(shot, files, ranks)
-    book = ledger.build(record, ExpectAutotune(ranks, records), ExpectArtifacts(), warm=False, team=team)
+    book = build_ledger(record, ExpectAutotune(ranks, records), ExpectArtifacts(), warm=False, team=team)
     return Folder(shot, files, book)
 
 

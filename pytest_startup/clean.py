@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_startup.launch import container_clean, process_clean, registry
+from pytest_startup.launch import registry
+from pytest_startup.launch.container import clean as container_clean
+from pytest_startup.launch.process import clean as process_clean
 from pytest_startup.launch.registry import Entry
 from pytest_startup.record import Leftover
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pytest_startup.ledger_log import op_of, progress, short_op
+from pytest_startup.ledger.log import op_of, progress, short_op
 from pytest_startup.ranks import parse_rank, workers
 from pytest_startup.record import Evidence, Fact, Failure
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_startup.launch import locks
 from pytest_startup.launch.base import HoldsCaches, LaunchError
-from pytest_startup.launch.container_options import INNER_PORT, host_path, published
+from pytest_startup.launch.container.options import INNER_PORT, host_path, published
 from pytest_startup.launch.pagecache import drop_page_cache
 from pytest_startup.launch.ports import free_port
 from pytest_startup.launch.wiping import wipe
@@ -124,7 +124,7 @@ def node_commands(profile: Profile, step: Restart | None, dialect: Dialect, port
     """The argv of each node; empty without nodes."""
     if not profile.nodes:
         return {}
-    from pytest_startup.launch.nodes import node_commands as commands
+    from pytest_startup.launch.nodes.launcher import node_commands as commands
 
     return commands(profile, dialect, port, step.change.args if step else ())
 

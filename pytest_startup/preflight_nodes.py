@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_startup.launch import nodes_docker
 from pytest_startup.launch.base import LaunchError
+from pytest_startup.launch.nodes import docker as nodes_docker
 
 if TYPE_CHECKING:
-    from pytest_startup.launch.nodes_reach import Access
+    from pytest_startup.launch.nodes.reach import Access
     from pytest_startup.profile.model import Profile
     from pytest_startup.profile.nodes import Node
 
@@ -25,7 +25,7 @@ LIMIT = 120.0
 
 @dataclass(frozen=True)
 class Seen:
-    """What one node said of itself (``launch.nodes_inspect.inspect``); ``clock``: its wall clock less ours, in seconds,
+    """What one node said of itself (``launch.nodes.inspect``); ``clock``: its wall clock less ours, in seconds,
     known to within ``error``."""
 
     data: Mapping[str, Any]

@@ -16,7 +16,7 @@ hold           {"at": mark, "until": path}: prints nothing more, and goes on onc
 hang           mark: prints nothing more for ever.
 exit           {"at": mark, "code": 1, "text": "last words"}.
 kill           {"at": mark, "signal": "SIGKILL"}: ends itself by a signal.
-at/mark        "start", "end" (log printed, not serving yet), "ready" (serving), "requests:N" (after N completions),
+at/mark        "start", "end" (log printed, not serving yet), "open" (``open_line`` printed, too), "ready" (serving), "requests:N" (after N completions),
                or a part of a log line (acted upon directly after that line).
 ignore_term    "start" (until it serves, as vLLM does), "always", or absent: the recorded shutdown, exit code 0.
 term_seconds   how long the shutdown takes.
@@ -36,7 +36,7 @@ kv_tokens      what /metrics says (default 262144), or a list: one per engine.
 hits           prefix cache hits per query (default 0).
 metrics        status code of GET /metrics, or a file to serve.
 quiet          true: requests leave no line in the log.
-open_line      text that is printed when it serves, without the end of its line.
+open_line      text that is printed last before it serves, without the end of its line.
 """
 
 from __future__ import annotations
@@ -162,15 +162,16 @@ class Engine:
                 time.sleep(self.how["pace"])
         self.reached("end")
         self.listen()
-        self.serving.set()
         self.say(self.how.get("open_line", ""))
+        self.reached("open")
+        self.serving.set()
         self.reached("ready")
 
     def reached(self, place: str) -> None:
         """Do what is to be done at this place: a name, or a log line that may hold a mark."""
 
         def here(mark: str | None) -> bool:
-            if mark in (None, "start", "end", "ready"):
+            if mark in (None, "start", "end", "open", "ready"):
                 return mark == place
             return mark == place or (place.endswith("\n") and str(mark) in place)
 

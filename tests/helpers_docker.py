@@ -174,7 +174,7 @@ def engine(container_engine: TestEngine, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def launcher() -> Iterator[Any]:
-    from pytest_startup.launch.container import ContainerLauncher
+    from pytest_startup.launch.container.launcher import ContainerLauncher
 
     made = ContainerLauncher()
     yield made
@@ -273,7 +273,7 @@ def container_plan(profile: Any, how: Mapping[str, Any] | None = None, **changes
     """A plan of one start; ``port`` is chosen when it is not given."""
     from pytest_startup.launch import ports
     from pytest_startup.launch.base import StartPlan
-    from pytest_startup.launch.container_options import INNER_PORT, published
+    from pytest_startup.launch.container.options import INNER_PORT, published
 
     container = profile.launch.container
     name = changes.pop("name", "reference")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_startup.launch import docker_address
-from pytest_startup.launch.docker_address import Address, AddressError, find
-from pytest_startup.launch.docker_daemon import Daemon, DaemonLost, DaemonRefused, NotThere
+from pytest_startup.launch.container import address as docker_address
+from pytest_startup.launch.container.address import Address, AddressError, find
+from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 from pytest_startup.profile.model import ContainerLaunch
 
 IMAGE = "sha256:" + "a" * 64
@@ -183,7 +183,7 @@ def test_who_may_not_use_it(tmp_path, monkeypatch):
     def refused(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("pytest_startup.launch.docker_daemon._probe", refused)
+    monkeypatch.setattr("pytest_startup.launch.container.daemon._probe", refused)
     with pytest.raises(DaemonLost) as error:
         Daemon(Address(f"unix://{tmp_path}/s", "test")).version()
     assert f"may not be used by uid {os.getuid()}: join the group of its socket (usermod -aG docker USER" in str(

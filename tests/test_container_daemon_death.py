@@ -11,9 +11,9 @@ import pytest
 from helpers_docker import TestEngine, container_plan, container_profile, need_engine, wait_gone
 from helpers_launch import isolate, log_of, logged
 
-from pytest_startup.launch import container_watch
 from pytest_startup.launch.base import LaunchError
-from pytest_startup.launch.container import ContainerLauncher
+from pytest_startup.launch.container import watch as container_watch
+from pytest_startup.launch.container.launcher import ContainerLauncher
 
 READY = "Application startup complete."
 #: Points of a start at which the daemon is killed: a line of the log, and how the stand-in engine behaves.

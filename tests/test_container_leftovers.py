@@ -13,13 +13,14 @@ import pytest
 from helpers_docker import TESTS, gate, gate_env, gate_yaml
 from helpers_launch import isolate, until
 
-from pytest_startup.launch import container_labels, registry
+from pytest_startup.launch import registry
+from pytest_startup.launch.container import labels as container_labels
 from pytest_startup.launch.identity import Identity
 
 #: A plugin that stops pytest between the creation of a container and its start.
 BETWEEN = """\
 import pathlib, time
-from pytest_startup.launch.docker_daemon import Daemon
+from pytest_startup.launch.container.daemon import Daemon
 
 def start(self, container):
     pathlib.Path("created").write_text(container)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_startup.launch.container_log import LogPump, Position, Reading, split
-from pytest_startup.launch.container_watch import Boot, Watcher
-from pytest_startup.launch.docker_daemon import DaemonLost, NotThere
+from pytest_startup.launch.container.daemon import DaemonLost, NotThere
+from pytest_startup.launch.container.log import LogPump, Position, Reading, split
+from pytest_startup.launch.container.watch import Boot, Watcher
 from pytest_startup.redact import Redactor
 
 

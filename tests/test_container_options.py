@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_startup.launch import container_options as options
-from pytest_startup.launch.container_checks import explain_refusal
-from pytest_startup.launch.container_facts import file_problems
+from pytest_startup.launch.container import options
+from pytest_startup.launch.container.checks import explain_refusal
+from pytest_startup.launch.container.facts import file_problems
 from pytest_startup.profile.model import ContainerFile, ContainerLaunch, Engine, Launch, Profile
 
 IMAGE = "sha256:" + "a" * 64

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_startup import planning
 from pytest_startup.engines.vllm import VllmDialect
-from pytest_startup.launch import container_labels as labels
+from pytest_startup.launch.container import labels
 from pytest_startup.launch.identity import Identity
 from pytest_startup.profile.load import load
 from pytest_startup.profile.problems import ProfileError

@@ -244,8 +244,18 @@ def test_what_is_printed_while_it_is_stopped_does_not_count(site: Site) -> None:
 
 def test_an_unfinished_last_line_is_read_the_same_again(site: Site) -> None:
     """The observation ends in the middle of a line; its rest comes with the stop."""
-    site.write({"open_line": "Loading weights took 5.00 sec", "quiet": True}, text=quick())
+    text, seen = "Loading weights took 5.00 sec", site.folder / "seen"
+    site.write({"open_line": text, "quiet": True, "hold": {"at": "open", "until": str(seen)}}, text=quick())
+    logs = (site.artifacts, "*/*/reference/head/engine.log")
+
+    def wait() -> None:
+        until(lambda: any(log.read_text().endswith(text) for log in logs[0].glob(logs[1])), "the line's beginning")
+        seen.touch()
+
+    watch = threading.Thread(target=wait)
+    watch.start()
     run = live(site)
+    watch.join()
     assert run.folder is not None
     log = (run.folder / "reference/head/engine.log").read_bytes()
     end = run.records["reference"].log_bytes["head"]

@@ -17,7 +17,7 @@ from helpers_launch import LIMIT, gone, isolate, logged, plan, until
 from pytest_startup import clean
 from pytest_startup.launch import ports, registry
 from pytest_startup.launch.identity import Identity, identify
-from pytest_startup.launch.process import ProcessLauncher
+from pytest_startup.launch.process.launcher import ProcessLauncher
 
 TESTS = Path(__file__).parent
 CHILD = {"setsid": True, "shm": 4096}
@@ -28,7 +28,7 @@ import json, os, signal, sys, time
 from pathlib import Path
 sys.path[:0] = [{str(TESTS)!r}, {str(TESTS.parent)!r}]
 from helpers_launch import logged, plan
-from pytest_startup.launch.process import ProcessLauncher
+from pytest_startup.launch.process.launcher import ProcessLauncher
 folder, how, end = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 launcher = ProcessLauncher()
 made = plan(folder, how=how, run_id="parent")
@@ -150,6 +150,7 @@ def test_next_run_removes_what_a_killed_run_and_keeper_left(tmp_path):
         os.kill(parent.told["keeper"], signal.SIGKILL)
         until(lambda: gone(parent.told["engine"]), "the engine dies with its keeper")
         assert not gone(parent.pids[2])
+        until(lambda: clean.find(folder), "the keeper's own threads have ended")
         (found,) = clean.find(folder)
         assert any(thing.startswith(f"pid {parent.pids[2]}: ") for thing in found.things)
         assert not gone(parent.pids[2])  # looking changes nothing
@@ -246,7 +247,7 @@ from pathlib import Path
 import pytest_startup
 assert pytest_startup.__file__.startswith({str(repo)!r}), pytest_startup.__file__
 from helpers_launch import plan, until
-from pytest_startup.launch.process import ProcessLauncher
+from pytest_startup.launch.process.launcher import ProcessLauncher
 os.chdir({str(repo / "bad")!r})
 os.environ["PYTHONPATH"] = {str(repo / "bad")!r}
 launcher = ProcessLauncher()
@@ -256,4 +257,4 @@ print(running.wait_exit(60).code, len(launcher.close()))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stderr == ""
-    assert done.stdout.splitlines() == [f"{repo}/pytest_startup/launch/reaper.py", "7 0"]
+    assert done.stdout.splitlines() == [f"{repo}/pytest_startup/launch/process/reaper.py", "7 0"]

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pytest_startup.launch import identity, memory, ports, stopping
 from pytest_startup.launch.environment import engine_environment
 from pytest_startup.launch.identity import Identity, Process, parse_stat
-from pytest_startup.launch.pump import Pump
-from pytest_startup.launch.watch import Watch
+from pytest_startup.launch.process.pump import Pump
+from pytest_startup.launch.process.watch import Watch
 from pytest_startup.redact import Redactor
 
 
@@ -41,8 +41,8 @@ def sleeper():
 
 @given(st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=15))
 def test_parse_stat_of_any_name(name):
-    process = parse_stat(f"42 ({name}) S 7 40 39 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 123456 999 1 2 3")
-    assert process == Process(Identity(42, 123456), 7, 40, 39, "S", name)
+    process = parse_stat(f"42 ({name}) S 7 40 39 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 123456 999 1 2 3")
+    assert process == Process(Identity(42, 123456), 7, 40, 39, "S", name, 3)
 
 
 @pytest.mark.parametrize("text", ["", "42", "42 (x) S 1", "x (y) " + "1 " * 20])
@@ -68,6 +68,23 @@ def test_signal_without_pidfd(sleeper, monkeypatch):
     assert not identity.send(Identity(me.pid, me.start + 1), signal.SIGKILL)
     assert sleeper.poll() is None
     assert identity.send(me, signal.SIGKILL)
+
+
+def test_a_process_whose_first_thread_has_ended_runs_while_another_does():
+    code = """
+import ctypes, sys, threading
+hold = threading.Thread(target=sys.stdin.read)
+hold.start()
+ctypes.CDLL(None).syscall(SYS_EXIT, 0)
+""".replace("SYS_EXIT", str({"x86_64": 60}.get(os.uname().machine, 93)))
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    until(lambda: identity.look(process.pid).state == "Z", "the first thread's end")
+    me = identity.identify(process.pid)
+    assert identity.alive(me)
+    assert process.poll() is None
+    process.stdin.close()
+    until(lambda: not identity.alive(me), "the end")
+    assert process.wait(LIMIT) == 0
 
 
 def row(pid, parent, session=1, start=1, state="S"):

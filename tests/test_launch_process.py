@@ -16,7 +16,7 @@ import pytest
 from helpers_launch import FAKE, LIMIT, gone, isolate, log_of, logged, plan, profile, until
 
 from pytest_startup.launch.base import LaunchError
-from pytest_startup.launch.process import ProcessLauncher, find_command
+from pytest_startup.launch.process.launcher import ProcessLauncher, find_command
 from pytest_startup.profile.model import Deadlines
 
 READY = "Application startup complete."

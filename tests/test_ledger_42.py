@@ -24,7 +24,7 @@ from helpers_caches import (
     write,
 )
 
-from pytest_startup import ledger
+from pytest_startup.ledger.book import build as build_ledger
 from pytest_startup.observe.cache_facts import content_facts
 from pytest_startup.profile.model import ExpectAutotune
 from pytest_startup.record import CacheFile, CacheTree, record_from_json, record_to_json
@@ -63,7 +63,7 @@ def per_rank(tmp_path):
 
 def test_84_own_records_in_one_file_are_enough(both):
     reference = start("reference", [version(), *tuned(R0, 10), *tuned(R1, 20)], after=both)
-    book = ledger.build(start("restart-1", both_hit(), both), TWO, reference=reference)
+    book = build_ledger(start("restart-1", both_hit(), both), TWO, reference=reference)
     assert [(r.rank, r.expected, r.found, r.own, r.loaded, r.hit, r.tuned, r.missed) for r in book.rows] == [
         (R0, 42, 42, 42, 42, ("trtllm::fused_moe::gemm1", "trtllm::fused_moe::gemm2"), (), ()),
         (R1, 42, 42, 42, 42, ("trtllm::fused_moe::gemm1", "trtllm::fused_moe::gemm2"), (), ()),
@@ -74,7 +74,7 @@ def test_84_own_records_in_one_file_are_enough(both):
 
 def test_a_file_of_each_rank_is_enough(per_rank):
     reference = start("reference", [version(), *tuned(R0, 10), *tuned(R1, 20)], after=per_rank)
-    book = ledger.build(start("restart-1", [version(), *both_hit()[1:]], per_rank), TWO, reference=reference)
+    book = build_ledger(start("restart-1", [version(), *both_hit()[1:]], per_rank), TWO, reference=reference)
     assert [(r.rank, r.found, r.own) for r in book.rows] == [(R0, 42, 42), (R1, 42, 42)]
     assert book.findings == ()
 
@@ -82,7 +82,7 @@ def test_a_file_of_each_rank_is_enough(per_rank):
 def test_42_records_of_one_rank_leave_the_other_without(leader):
     reference = start("reference", [version("0.29.0"), *tuned(R0, 10), *tuned(R1, 20)], after=leader)
     facts = [version("0.29.0"), *hits(R0, 10), fact("autotune.loaded", 42, R1, 20), *tuned(R1, 21)]
-    book = ledger.build(start("restart-1", facts, leader), TWO, reference=reference)
+    book = build_ledger(start("restart-1", facts, leader), TWO, reference=reference)
     assert rows(book)[R0].found == 42
     assert rows(book)[R1].found == 0
     assert rows(book)[R1].own == 0
@@ -97,7 +97,7 @@ def test_42_records_of_one_rank_leave_the_other_without(leader):
 def test_without_any_log_line_of_the_second_rank_it_is_red_all_the_same(leader):
     """Rank 0's hit says nothing about rank 1, which is silent here and named by nothing."""
     reference = start("reference", [version("0.29.0"), *tuned(R0, 10)], after=leader)
-    book = ledger.build(start("restart-1", [version("0.29.0"), *hits(R0, 10)], leader), TWO, reference=reference)
+    book = build_ledger(start("restart-1", [version("0.29.0"), *hits(R0, 10)], leader), TWO, reference=reference)
     assert [(r.rank, r.found) for r in book.rows] == [(R0, 42), (R1, 0)]
     assert kinds(book.findings) == ["not-hit", "rank-missing"]
     assert {f.rank for f in book.findings} == {R1}
@@ -112,7 +112,7 @@ def test_the_lines_that_flashinfer_prints_then(leader):
     text += [f"(Worker_TP1_EP1 pid=12) {line}" for line in lines[at:]]
     text = [line.replace("/cache/0.6.18-leader-after", f"/in/the/container/{place(LIBRARY)}") for line in text]
     reference = start("reference", tuned(R0), after=leader)
-    book = ledger.build(start("restart-1", log_facts("\n".join(text)), leader), TWO, reference=reference)
+    book = build_ledger(start("restart-1", log_facts("\n".join(text)), leader), TWO, reference=reference)
     told = rows(book)
     assert (told[R0].loaded, len(told[R0].hit), told[R0].tuned, told[R0].saved) == (42, 2, (), None)
     assert (told[R1].loaded, told[R1].hit, len(told[R1].tuned), told[R1].saved) == (42, (), 2, 42)
@@ -125,7 +125,7 @@ def test_42_copied_under_the_other_ranks_keys_is_found_by_the_priming_log(tmp_pa
     forged = seal({**first, **rekeyed(first, 1)})
     cache = shot(write(tmp_path / "forged", LIBRARY, {"autotune_configs.json": dict(sorted_file(forged))}))
     reference = start("reference", [version("0.29.0"), *tuned(R0, 10), fact("autotune.started", "", R1, 20)])
-    book = ledger.build(start("restart-1", both_hit(), cache), TWO, reference=reference)
+    book = build_ledger(start("restart-1", both_hit(), cache), TWO, reference=reference)
     assert [(r.rank, r.found) for r in book.rows] == [(R0, 42), (R1, 42)]
     assert kinds(book.findings) == ["records-copied"]
     copied = book.findings[0]
@@ -141,7 +141,7 @@ def test_copies_without_a_priming_log_are_unknowable_where_equal_is_by_design(tm
     first = whole("flashinfer-0.6.18-leader")
     forged = seal({**first, **rekeyed(first, 1)})
     cache = shot(write(tmp_path, LIBRARY, {"autotune_configs.json": dict(sorted_file(forged))}))
-    book = ledger.build(start("restart-1", both_hit(), cache), TWO, warm=True)
+    book = build_ledger(start("restart-1", both_hit(), cache), TWO, warm=True)
     assert book.findings == ()
     said = [u for u in book.unknowns if "copies" in u.what]
     assert [(u.rank, u.what) for u in said] == [
@@ -160,7 +160,7 @@ def test_copies_are_proven_by_equality_where_ranks_tune_on_their_own(tmp_path):
         fact("autotune.started", "", "TP0", 3),
         fact("autotune.started", "", "TP1", 4),
     ]
-    book = ledger.build(start("restart-1", facts, cache, argv=("python", "-m", "sglang.launch_server")), TWO, warm=True)
+    book = build_ledger(start("restart-1", facts, cache, argv=("python", "-m", "sglang.launch_server")), TWO, warm=True)
     assert kinds(book.findings) == ["records-copied"]
     assert "all 42 records equal those of TP0, though ranks tune on their own here" in book.findings[0].observed[0]
     assert len(forged) == 86  # 84 records, _metadata, _generation
@@ -176,7 +176,7 @@ def test_independently_tuned_ranks_are_not_called_copies(tmp_path):
         fact("autotune.started", "", "TP0", 3),
         fact("autotune.started", "", "TP1", 4),
     ]
-    book = ledger.build(start("restart-1", facts, cache, argv=("python", "-m", "sglang.launch_server")), TWO, warm=True)
+    book = build_ledger(start("restart-1", facts, cache, argv=("python", "-m", "sglang.launch_server")), TWO, warm=True)
     assert book.findings == ()
 
 
@@ -184,7 +184,7 @@ def test_a_copied_file_is_found_by_its_keys(tmp_path):
     first = whole("flashinfer-0.6.18", "autotune_configs_dp0_rank0.json")
     names = {"autotune_configs_dp0_rank0.json": first, "autotune_configs_dp0_rank1.json": first}
     cache = shot(write(tmp_path, LIBRARY, names))
-    book = ledger.build(start("restart-1", both_hit(), cache), TWO, warm=True)
+    book = build_ledger(start("restart-1", both_hit(), cache), TWO, warm=True)
     assert kinds(book.findings) == ["foreign-rank", "rank-missing"]
     foreign = next(f for f in book.findings if f.kind == "foreign-rank")
     assert foreign.summary == "the file of TP1_EP1 holds 42 records that are keyed for another rank"
@@ -197,13 +197,13 @@ def test_one_missing_bucket_is_named(tmp_path):
     gone = next(k for k in data if "gemm2" in k and "((128, 64)" in k and ", 2, 1, 1, 0," in k)
     del data[gone]
     cache = shot(write(tmp_path, LIBRARY, {"autotune_configs.json": seal(data)}))
-    book = ledger.build(start("restart-1", both_hit(), cache), TWO, warm=True)
+    book = build_ledger(start("restart-1", both_hit(), cache), TWO, warm=True)
     assert kinds(book.findings) == ["rank-incomplete"]
     assert book.findings[0].summary == ("rank TP1_EP1 has 41 records of 42: lacks trtllm::fused_moe::gemm2 bucket 128")
 
 
 def test_more_records_than_expected_are_no_match_either(both):
-    book = ledger.build(start("restart-1", both_hit(), both), ExpectAutotune(2, 21), warm=True)
+    book = build_ledger(start("restart-1", both_hit(), both), ExpectAutotune(2, 21), warm=True)
     assert kinds(book.findings) == ["rank-surplus"]
     assert book.findings[0].summary == "rank TP0_EP0 has 42 records, 21 are expected"
 
@@ -213,7 +213,7 @@ def test_without_ranks_in_the_keys_a_shared_file_covers_all_and_the_rest_is_unkn
     """FlashInfer to 0.6.17, and from 0.7.2 on: 42 records serve both ranks; only hit lines count per rank."""
     library = folder.rpartition("-")[2]
     cache = shot(write(tmp_path, library, {"autotune_configs.json": whole(folder, "autotune_configs_dp0_rank0.json")}))
-    book = ledger.build(start("restart-1", both_hit(), cache), TWO, warm=True)
+    book = build_ledger(start("restart-1", both_hit(), cache), TWO, warm=True)
     assert [(r.rank, r.found, r.own) for r in book.rows] == [(R0, 42, None), (R1, 42, None)]
     assert book.findings == ()
     reason = next(u.reason for u in book.unknowns if u.what == "which rank the records are for")
@@ -227,7 +227,7 @@ def test_the_real_gpu_starts_of_one_rank():
     facts = content_facts(tree, {"a/autotune_configs.json": data})
     record = start("restart-1", [version("0.26.0"), *hits(None, 10), *facts])
     record = replace(record, caches_before=(tree,), caches_after=(tree,))
-    book = ledger.build(record, ExpectAutotune(1, 42), warm=True)
+    book = build_ledger(record, ExpectAutotune(1, 42), warm=True)
     assert [(r.rank, r.found, r.loaded, r.hit[0], r.missed) for r in book.rows] == [("rank 0", 42, 42, GEMM1, ())]
     assert book.findings == ()
 
@@ -235,7 +235,7 @@ def test_the_real_gpu_starts_of_one_rank():
 def test_a_fact_that_is_kept_twice_counts_once(both):
     record = start("restart-1", both_hit(), both)
     doubled = replace(record, facts=(*record.facts, *both.facts))
-    assert ledger.build(doubled, TWO, warm=True) == ledger.build(record, TWO, warm=True)
+    assert build_ledger(doubled, TWO, warm=True) == build_ledger(record, TWO, warm=True)
 
 
 def test_a_saved_record_gives_the_same_ledger(both):
@@ -243,7 +243,7 @@ def test_a_saved_record_gives_the_same_ledger(both):
     reference = start("reference", [version(), *tuned(R0, 10)], after=both)
     record = start("restart-1", both_hit(), both)
     again = record_from_json(json.loads(json.dumps(record_to_json(record))))
-    assert ledger.build(again, TWO, reference=reference) == ledger.build(record, TWO, reference=reference)
+    assert build_ledger(again, TWO, reference=reference) == build_ledger(record, TWO, reference=reference)
 
 
 def sorted_file(data):

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from helpers_caches import compile_case, fact, kinds
 
-from pytest_startup import ledger
+from pytest_startup.ledger.book import build as build_ledger
+from pytest_startup.ledger.model import KINDS
 from pytest_startup.observe.compile_layout import classify, factor_diff, hash_of, loaded_place, parse_key_factors
 from pytest_startup.profile.model import ExpectArtifacts
 from pytest_startup.record import CacheFile
@@ -18,7 +19,7 @@ H10, H64 = "5ba29b8c16", "9" * 64
 
 
 def build(name, **kwargs):
-    return ledger.build(compile_case(name), reference=COLD, **kwargs)
+    return build_ledger(compile_case(name), reference=COLD, **kwargs)
 
 
 def cells(book, tier):
@@ -30,7 +31,7 @@ def aot(record, rank):
 
 
 def test_a_cold_start_writes_for_both_ranks_and_nothing_is_wrong():
-    book = ledger.build(COLD)
+    book = build_ledger(COLD)
     assert book.findings == ()
     assert [(r.tier, r.rank, r.found, r.written) for r in book.rows if r.tier in ("aot", "compile")] == [
         ("aot", "TP0", 0, 1),
@@ -49,7 +50,7 @@ def test_a_warm_start_loads_on_both_ranks_and_writes_nothing():
 
 
 def test_one_rank_alone():
-    book = ledger.build(compile_case("tp1-warm"), reference=compile_case("tp1-cold"))
+    book = build_ledger(compile_case("tp1-warm"), reference=compile_case("tp1-cold"))
     assert book.findings == ()
     assert cells(book, "aot") == {"rank 0": (1, 1, 1, (), 0)}
 
@@ -101,7 +102,7 @@ def test_what_the_profile_allows_is_no_finding():
 
 def test_a_wiped_cache_is_not_expected_to_be_hit():
     wiped = replace(compile_case("tp2-deleted"), population="process+wiped:compile-cache")
-    assert kinds(ledger.build(wiped, reference=COLD).findings) == ["artifact-missing"]
+    assert kinds(build_ledger(wiped, reference=COLD).findings) == ["artifact-missing"]
 
 
 def test_a_new_hash_is_named_with_the_factor_that_differs():
@@ -117,7 +118,7 @@ def test_a_new_hash_is_named_with_the_factor_that_differs():
                        evidence=replace(f.evidence, text=f.evidence.text.replace(old, "f" * 64)))  # fmt: skip
 
     record = replace(warm, facts=tuple(moved(f) for f in warm.facts))
-    changed = [f for f in ledger.build(record, reference=COLD).findings if f.kind == "key-hash-changed"]
+    changed = [f for f in build_ledger(record, reference=COLD).findings if f.kind == "key-hash-changed"]
     assert changed[0].summary == "key hash changed: this start used ffffffffff…, reference 90396c7ec9…"
     assert changed[0].observed == ('env.VLLM_HOST_NAME_X: (absent) → "pod-7f9"',)
 
@@ -125,7 +126,7 @@ def test_a_new_hash_is_named_with_the_factor_that_differs():
 def test_an_empty_cache_in_the_place_of_a_full_one_is_a_move():
     warm = compile_case("tp2-warm")
     empty = replace(warm, caches_before=tuple(replace(t, files=(), exists=False) for t in warm.caches_before))
-    finding = next(f for f in ledger.build(empty, reference=COLD).findings if f.kind == "path-moved")
+    finding = next(f for f in build_ledger(empty, reference=COLD).findings if f.kind == "path-moved")
     assert finding.observed == ("/cache is not there",)
     assert finding.summary.startswith("cache compile-cache was at /cache with ")
 
@@ -141,18 +142,18 @@ def test_equal_artifacts_of_data_parallel_engines_are_no_copies():
     line = "Directly load AOT compilation from path /c/{}/rank_0_{}/model"
     facts = [fact("compile.cache_loaded", "x", f"DP{d}", text=line.format(H64, d)) for d in (0, 1)]
     record = replace(warm, facts=tuple(facts), caches_before=trees, caches_after=trees, argv=("vllm",))
-    assert kinds(ledger.build(record, warm=True).findings) == []
+    assert kinds(build_ledger(record, warm=True).findings) == []
 
 
 def test_an_unreadable_file_is_unknown_and_not_missing():
     warm = compile_case("tp2-warm")
     noted = fact("cache.unreadable", aot(warm, 1).path, reason="Permission denied")
-    book = ledger.build(replace(warm, facts=(*warm.facts, noted)), reference=COLD)
+    book = build_ledger(replace(warm, facts=(*warm.facts, noted)), reference=COLD)
     assert [(u.tier, u.reason) for u in book.unknowns if "content" in u.what] == [("aot", "Permission denied")]
 
 
 def test_nothing_watched_and_nothing_said_gives_an_empty_ledger():
-    book = ledger.build(replace(COLD, facts=(), caches_before=(), caches_after=()))
+    book = build_ledger(replace(COLD, facts=(), caches_before=(), caches_after=()))
     assert (book.rows, book.findings, book.exercised) == ((), (), {})
 
 
@@ -210,11 +211,11 @@ def test_key_factors():
 def test_compiling_again_on_a_warm_start():
     """The lines of the cold start, printed by a start that should have been warm."""
     again = replace(COLD, name="restart-1", caches_before=COLD.caches_after)
-    found = [f for f in ledger.build(again, reference=COLD).findings if f.kind == "recompiled"]
+    found = [f for f in build_ledger(again, reference=COLD).findings if f.kind == "recompiled"]
     assert [(f.tier, f.rank) for f in found] == [("aot", "TP0")]
     assert "saved AOT compiled function to" in found[0].observed[0]
 
 
 def test_the_documentation_explains_every_kind_of_finding():
     text = (Path(__file__).parent.parent / "docs" / "ledger.md").read_text()
-    assert [k for k in ledger.KINDS if f"`{k}`" not in text] == []
+    assert [k for k in KINDS if f"`{k}`" not in text] == []

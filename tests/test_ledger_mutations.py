@@ -11,7 +11,7 @@ import json
 import pytest
 from helpers_caches import fact, hits, kinds, place, seal, shot, start, tuned, version, whole, write
 
-from pytest_startup import ledger
+from pytest_startup.ledger.book import build as build_ledger
 from pytest_startup.profile.model import ExpectAutotune
 
 LIBRARY, GPU = "0.6.18", "NVIDIA H200"
@@ -121,7 +121,7 @@ def judge(tmp_path, content, before=None):
     """The ledger of a warm start on this file, two ranks, every op hit."""
     cache = shot(write(tmp_path, LIBRARY, {NAME: content}))
     facts = [version(), fact("gpu.name", GPU), *hits("TP0_EP0", 10), *hits("TP1_EP1", 20)]
-    return ledger.build(start("restart-1", facts, cache), TWO, reference=before, warm=True)
+    return build_ledger(start("restart-1", facts, cache), TWO, reference=before, warm=True)
 
 
 def test_the_good_cache_has_no_finding(tmp_path, good):
@@ -201,7 +201,7 @@ def test_older_files_have_no_seal_and_are_not_blamed_for_it(tmp_path):
     """FlashInfer 0.6.13 writes no ``_generation``."""
     cache = shot(write(tmp_path, "0.6.13", {NAME: whole("flashinfer-0.6.13", "autotune_configs_dp0_rank0.json")}))
     facts = [version(), fact("gpu.name", GPU), *hits("TP0_EP0", 10), *hits("TP1_EP1", 20)]
-    assert ledger.build(start("restart-1", facts, cache), TWO, warm=True).findings == ()
+    assert build_ledger(start("restart-1", facts, cache), TWO, warm=True).findings == ()
 
 
 def test_a_missing_seal_of_a_release_that_writes_one_is_found(tmp_path, good):

@@ -24,10 +24,10 @@ from helpers_caches import (
     write,
 )
 
-from pytest_startup import ledger
-from pytest_startup.ledger import KINDS
-from pytest_startup.ledger_case import world_size
-from pytest_startup.ledger_versions import arches_of, key_shape, tuning_of, version_of
+from pytest_startup.ledger.book import build as build_ledger
+from pytest_startup.ledger.case import world_size
+from pytest_startup.ledger.model import KINDS
+from pytest_startup.ledger.versions import arches_of, key_shape, tuning_of, version_of
 from pytest_startup.observe.caches import snapshot
 from pytest_startup.profile.model import ExpectAutotune
 from pytest_startup.ranks import called, parse_rank, workers
@@ -45,7 +45,7 @@ def cache(tmp_path):
 
 def warm(facts, before, after=None, reference=None, expect=TWO, **kwargs):
     record = start("restart-1", [version(), *facts], before, after, **kwargs)
-    return ledger.build(record, expect, reference=reference, warm=True)
+    return build_ledger(record, expect, reference=reference, warm=True)
 
 
 def good():
@@ -86,13 +86,13 @@ def test_records_that_are_saved_on_a_warm_start(tmp_path, cache):
 
 def test_loaded_after_tuning_is_a_reload_and_no_hit(cache):
     facts = [*tuned(R0, 10), fact("autotune.saved", 42, R0, 12, new=42), fact("autotune.loaded", 42, R0, 13)]
-    book = ledger.build(start("reference", facts, after=cache), ExpectAutotune(1, 42))
+    book = build_ledger(start("reference", facts, after=cache), ExpectAutotune(1, 42))
     assert [(r.loaded, r.saved) for r in book.rows] == [(None, 42)]
 
 
 def test_progress_bars_that_a_reader_gives_last_stand_where_they_stood(cache):
     facts = [fact("autotune.loaded", 42, R0, 13), *tuned(R0, 10)]
-    assert ledger.build(start("reference", facts, after=cache)).rows[0].loaded is None
+    assert build_ledger(start("reference", facts, after=cache)).rows[0].loaded is None
 
 
 @pytest.mark.parametrize(
@@ -133,21 +133,21 @@ def test_a_changed_key_hash_of_the_tuning_cache(cache):
 def test_tuning_at_every_start_is_fine_where_the_profile_says_so():
     facts = [version("0.26.0"), *tuned(R0, 10), *tuned(R1, 20)]
     record = start("restart-1", facts)
-    assert ledger.build(record, ExpectAutotune(2, hits="none"), warm=True).findings == ()
-    assert kinds(ledger.build(record, ExpectAutotune(2), warm=True).findings) == ["tuned-again"]
+    assert build_ledger(record, ExpectAutotune(2, hits="none"), warm=True).findings == ()
+    assert kinds(build_ledger(record, ExpectAutotune(2), warm=True).findings) == ["tuned-again"]
 
 
 def test_what_old_releases_can_not_show_is_said():
-    book = ledger.build(start("restart-1", [version("0.24.0"), *tuned(R0, 1), *tuned(R1, 5)]), TWO, warm=True)
+    book = build_ledger(start("restart-1", [version("0.24.0"), *tuned(R0, 1), *tuned(R1, 5)]), TWO, warm=True)
     reason = "vLLM 0.24.0 keeps tuning in memory: every start tunes again"
     assert reason in [u.reason for u in book.unknowns]
-    book = ledger.build(start("restart-1", [version("0.26.0"), *tuned(R0, 1), *tuned(R1, 5)]), TWO, warm=True)
+    book = build_ledger(start("restart-1", [version("0.26.0"), *tuned(R0, 1), *tuned(R1, 5)]), TWO, warm=True)
     assert "vLLM 0.26.0 keeps records of one-rank engines only" in [u.reason for u in book.unknowns]
 
 
 def test_merged_files_of_a_leader_only_release_are_mentioned(cache):
     record = start("restart-1", [version("0.29.0"), *good()], cache)
-    reasons = [u.reason for u in ledger.build(record, TWO, warm=True).unknowns]
+    reasons = [u.reason for u in build_ledger(record, TWO, warm=True).unknowns]
     assert "vLLM 0.29.0 saves rank 0's records only: someone merged them" in reasons
 
 
@@ -169,7 +169,7 @@ def sglang(tmp_path, facts, release="0.5.22"):
     record = start(
         "restart-1", [*everywhere, *facts], shots, argv=("python", "-m", "sglang.launch_server", "--tp", "2")
     )
-    return ledger.build(record, TWO, warm=True)
+    return build_ledger(record, TWO, warm=True)
 
 
 def test_sglang_prints_no_hit_so_files_and_bars_decide(tmp_path):
@@ -218,14 +218,14 @@ def test_each_node_has_a_cache_of_its_own(tmp_path):
         record = replace(
             record, facts=(*record.facts, *head.facts, *second.facts), caches_before=trees, caches_after=trees
         )
-        book = ledger.build(record, TWO, warm=True)
+        book = build_ledger(record, TWO, warm=True)
         assert [(r.rank, r.node, r.found) for r in book.rows] == [(R0, "head", 42), (R1, "worker", found)]
         assert kinds(book.findings) == ([] if found else ["rank-missing"])
 
 
 def test_a_cold_start_is_only_judged_on_what_lies_there(cache):
     reference = start("reference", [version(), *tuned(R0, 10), *tuned(R1, 20)], after=cache)
-    book = ledger.build(reference, TWO)
+    book = build_ledger(reference, TWO)
     assert book.findings == ()
     assert [(r.found, r.written) for r in book.rows] == [(None, 42), (None, 42)]
 
@@ -233,11 +233,11 @@ def test_a_cold_start_is_only_judged_on_what_lies_there(cache):
 def test_a_wiped_cache_must_not_hit(cache):
     record = start("restart-1", [version(), *tuned(R0, 10), *tuned(R1, 20)], cache, population="process+wiped:cache")
     reference = start("reference", [version(), *tuned(R0, 10), *tuned(R1, 20)], after=cache)
-    assert ledger.build(record, TWO, reference=reference).findings == ()
+    assert build_ledger(record, TWO, reference=reference).findings == ()
 
 
 def test_without_anything_to_see_there_is_no_row():
-    book = ledger.build(start("reference"))
+    book = build_ledger(start("reference"))
     assert (book.rows, book.findings, book.unknowns) == ((), (), ())
 
 

@@ -121,7 +121,8 @@ def test_keep_leaves_the_last_start_up_and_stops_those_before(site: Site, capsys
     until(lambda: gone(pid_of(record)), "the kept engine is gone")
 
 
-def test_locks_are_given_back(site: Site) -> None:
+def test_locks_are_given_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_held", {})
     site.write(text=quick())
     with site.gate() as gate:
         gate.record("restart-1")

@@ -14,7 +14,7 @@ from helpers_launch import LIMIT, isolate, plan
 
 from pytest_startup.launch import locks, ports
 from pytest_startup.launch.base import LaunchError
-from pytest_startup.launch.process import ProcessLauncher
+from pytest_startup.launch.process.launcher import ProcessLauncher
 
 ROOT = str(Path(__file__).parents[1])
 

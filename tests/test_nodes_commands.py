@@ -8,7 +8,7 @@ import pytest
 
 from pytest_startup.engines.vllm import VllmDialect
 from pytest_startup.launch.base import StartPlan
-from pytest_startup.launch.nodes import node_commands, node_spec, without_api
+from pytest_startup.launch.nodes.launcher import node_commands, node_spec, without_api
 from pytest_startup.profile.load import load
 from pytest_startup.redact import Redactor
 

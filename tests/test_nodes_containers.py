@@ -14,7 +14,7 @@ from helpers_docker import TestEngine, need_engine
 from helpers_launch import isolate, until
 from helpers_nodes import needs_namespaces, network, plan
 
-from pytest_startup.launch.nodes import NodesLauncher
+from pytest_startup.launch.nodes.launcher import NodesLauncher
 from pytest_startup.profile.load import load
 
 pytestmark = needs_namespaces

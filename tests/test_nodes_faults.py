@@ -12,7 +12,7 @@ from helpers_launch import gone, isolate, until
 from helpers_nodes import LOGS, RENDEZVOUS, link, needs_namespaces, network, pair, plan
 
 from pytest_startup.launch.base import LaunchError
-from pytest_startup.launch.nodes import NodesLauncher
+from pytest_startup.launch.nodes.launcher import NodesLauncher
 
 pytestmark = needs_namespaces
 LOADING = "Starting to load model"

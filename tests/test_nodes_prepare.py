@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers_launch import isolate
+from helpers_launch import isolate, until
 from helpers_nodes import needs_namespaces, network, pair
 
-from pytest_startup.launch import nodes_boot
 from pytest_startup.launch.base import LaunchError
-from pytest_startup.launch.nodes import NodesLauncher, send_files
-from pytest_startup.launch.nodes_caches import from_json, to_json
-from pytest_startup.observe.caches import facts_of, snapshot
+from pytest_startup.launch.nodes import boot as nodes_boot
+from pytest_startup.launch.nodes.caches import from_json, to_json
+from pytest_startup.launch.nodes.launcher import NodesLauncher, send_files
+from pytest_startup.observe.caches import RACY_NS, facts_of, snapshot
 from pytest_startup.profile.model import ContainerFile, ContainerLaunch
 from pytest_startup.profile.nodes import Reach
 
@@ -53,6 +54,8 @@ def test_caches_are_seen_wiped_and_dropped_on_every_node(net, launcher, tmp_path
             f"    caches: {{compile-cache: {{path: {cache}, kind: compile}}}}\n    checkpoint: [{model}]"
         )
     profile = pair(tmp_path, net, **keys)
+    newest = max(file.stat().st_ctime_ns for file in tmp_path.glob("*/*/artifact"))
+    until(lambda: time.time_ns() > newest + 2 * RACY_NS, "files old enough to be read only once")
     before = launcher.snapshots(profile, {}, True)
     assert sorted(before) == ["head/compile-cache", "worker/compile-cache"]
     assert {shot.tree.node for shot in before.values()} == {"head", "worker"}
@@ -111,7 +114,7 @@ def test_overlay_files_are_sent_and_compared(net, launcher, tmp_path):
 
 
 def test_what_travels_to_a_node_needs_only_pythons_own_library():
-    assert set(nodes_boot.MODULES) >= {"pytest_startup.launch.nodes_agent", "pytest_startup.launch.keeper"}
+    assert set(nodes_boot.MODULES) >= {"pytest_startup.launch.nodes.agent", "pytest_startup.launch.process.keeper"}
     data = nodes_boot.payload()
     assert int(data[:10]) == len(data) - 10
     assert len(data) < 150_000

@@ -14,8 +14,8 @@ from helpers_launch import gone, isolate, until
 from helpers_nodes import Sshd, inside, link, needs_namespaces, network, pair, plan
 
 from pytest_startup.launch.base import LaunchError
-from pytest_startup.launch.nodes import NodesLauncher
-from pytest_startup.launch.ssh import SshMaster
+from pytest_startup.launch.nodes.launcher import NodesLauncher
+from pytest_startup.launch.nodes.ssh import SshMaster
 
 pytestmark = [
     needs_namespaces,

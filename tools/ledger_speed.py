@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from pytest_startup import ledger
+from pytest_startup.ledger.book import build as build_ledger
 from pytest_startup.observe import caches
 from pytest_startup.profile.model import ExpectAutotune
 from pytest_startup.record import StartRecord
@@ -73,7 +73,7 @@ def main() -> int:
         trees = {"caches_before": (first.tree,), "caches_after": (third.tree,)}
         facts = caches.facts_of({"c": first}, {"c": third})
         record = StartRecord("p", "restart-1", "process", "process", "", facts=facts, **trees)
-        book = ledger.build(record, ExpectAutotune(RANKS), warm=True)
+        book = build_ledger(record, ExpectAutotune(RANKS), warm=True)
         took = time.perf_counter() - begun
         print(f"ledger             {took:6.2f} s, {len(book.rows)} rows, {len(book.findings)} findings")
         total = same + took

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pytest_startup import ledger
 from pytest_startup.baseline import Baseline, cache_changes
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
-from pytest_startup.ledger import Ledger, LedgerFinding
-from pytest_startup.ledger_moves import factors
+from pytest_startup.ledger.book import build as build_ledger
+from pytest_startup.ledger.model import Ledger, LedgerFinding
+from pytest_startup.ledger.moves import factors
 from pytest_startup.profile.model import Profile
 from pytest_startup.record import CacheTree, Evidence, Fact, StartRecord
 
@@ -37,7 +37,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
     judging = common.Judging("artifacts", "a line that a compiled artifact was loaded or saved, or a compile cache")
     restart = common.restart_of(profile, start)
     warm = reference is not None and not common.wiped_kinds(profile, restart) & COMPILE_KINDS
-    book = ledger.build(start, profile.expect.autotune, profile.expect.artifacts, reference, warm)
+    book = build_ledger(start, profile.expect.autotune, profile.expect.artifacts, reference, warm)
     findings = [f for f in book.findings if f.tier != "autotune"]
     lines = start.named(*_LINES)
     judging.saw(*lines)

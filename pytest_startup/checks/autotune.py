@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pytest_startup import ledger, ledger_log
 from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
-from pytest_startup.ledger import Ledger, LedgerFinding
-from pytest_startup.ledger_log import RankLog, TuningLog
+from pytest_startup.ledger import log as ledger_log
+from pytest_startup.ledger.book import build as build_ledger
+from pytest_startup.ledger.log import RankLog, TuningLog
+from pytest_startup.ledger.model import Ledger, LedgerFinding
 from pytest_startup.profile.model import ExpectAutotune, Profile
 from pytest_startup.record import StartRecord
 
@@ -25,7 +26,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _
     wanted = profile.expect.autotune or ExpectAutotune()
     restart = common.restart_of(profile, start)
     warm = reference is not None and "autotune" not in common.wiped_kinds(profile, restart)
-    book = ledger.build(start, profile.expect.autotune, profile.expect.artifacts, reference, warm)
+    book = build_ledger(start, profile.expect.autotune, profile.expect.artifacts, reference, warm)
     log = ledger_log.read(start, book.workers)
     before = ledger_log.read(reference, book.workers) if reference else None
     lines = [f for r in log.ranks.values() for f in r.facts] + list(log.stray)
@@ -62,7 +63,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _
 
 def records_loaded(record: StartRecord) -> dict[str, int]:
     """Rank → records that it loaded before it tuned anything; ranks that loaded none are left out."""
-    book = ledger.build(record)
+    book = build_ledger(record)
     return {name: r.loaded for name, r in ledger_log.read(record, book.workers).ranks.items() if r.loaded}
 
 

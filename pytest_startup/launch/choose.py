@@ -28,14 +28,14 @@ def choose_launcher(profile: Profile, options: Options, notice: Callable[[str], 
             )
         return known[launch.custom]()
     if profile.nodes:
-        from pytest_startup.launch.nodes import NodesLauncher
+        from pytest_startup.launch.nodes.launcher import NodesLauncher
 
         return NodesLauncher(notice)
     if launch.container is not None:
-        from pytest_startup.launch.container import ContainerLauncher
+        from pytest_startup.launch.container.launcher import ContainerLauncher
 
         return ContainerLauncher(gpu_held=gpu_held, gpu_names=gpu_uuids, lock_wait=LOCK_WAIT, notice=notice)
-    from pytest_startup.launch.process import ProcessLauncher
+    from pytest_startup.launch.process.launcher import ProcessLauncher
 
     return ProcessLauncher(gpu_held=gpu_held, gpu_name=gpu_uuid, lock_wait=LOCK_WAIT, notice=notice)
 

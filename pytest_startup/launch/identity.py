@@ -32,10 +32,16 @@ class Process:
     session: int
     state: str
     name: str
+    threads: int = 1
 
     @property
     def pid(self) -> int:
         return self.identity.pid
+
+    @property
+    def runs(self) -> bool:
+        """False for a corpse. While a thread of it still ends, a process that shows ``Z`` may hold ports and memory."""
+        return self.state not in "ZX" or self.threads > 1
 
 
 def parse_stat(text: str) -> Process:
@@ -52,6 +58,7 @@ def parse_stat(text: str) -> Process:
         session=int(rest[3]),
         state=rest[0],
         name=name,
+        threads=int(rest[17]),
     )
 
 
@@ -70,9 +77,9 @@ def identify(pid: int) -> Identity | None:
 
 
 def alive(identity: Identity) -> bool:
-    """Does this very process run? A zombie does not."""
+    """Does this very process run? A corpse does not."""
     process = look(identity.pid)
-    return process is not None and process.identity == identity and process.state not in "ZX"
+    return process is not None and process.identity == identity and process.runs
 
 
 def table() -> dict[int, Process]:
@@ -126,7 +133,7 @@ def ours(run_id: str, known: Iterable[Identity], processes: Mapping[int, Process
     certain |= {p.pid for p in now.values() if p.session in sessions}
     certain |= {p.pid for p in descendants(certain, now)}
     certain.discard(os.getpid())
-    return [now[pid] for pid in sorted(certain) if now[pid].state not in "ZX"]
+    return [now[pid] for pid in sorted(certain) if now[pid].runs]
 
 
 def command_line(pid: int, limit: int = 160) -> str:

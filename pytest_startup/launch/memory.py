@@ -51,7 +51,7 @@ def proportional(pid: int) -> int | None:
 
 def sample(processes: Iterable[Process], seconds: float, peak: Peak | None) -> Peak | None:
     """The higher of ``peak`` and now. The sum of RSS bounds that of PSS, so PSS is only read when it may be higher."""
-    pids = [p.pid for p in processes if p.state not in "ZX"]
+    pids = [p.pid for p in processes if p.runs]
     bound = {pid: resident(pid) for pid in pids}
     if peak is not None and sum(bound.values()) <= peak.size:
         return peak

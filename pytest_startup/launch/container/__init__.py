@@ -1,0 +1,1 @@
+"""Engines in containers of one container engine, through its API."""

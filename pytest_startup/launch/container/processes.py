@@ -1,0 +1,84 @@
+"""The processes of a container as this host sees them: their memory, their end, their entries of /dev/shm."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from pytest_startup.launch.identity import Identity, Process, look, table
+from pytest_startup.launch.process.watch import Watch
+
+#: Where the kernel counts out-of-memory kills of a control group: version 1, version 2.
+_OOM_FILES = ("/memory.oom_control", "/memory.events")
+
+
+class ContainerProcesses(Watch):
+    """As ``Watch``, for processes that are no children of ours but members of a container's control group.
+
+    ``oom_kills``: processes of the container that the kernel has killed for want of memory, the host's or their own.
+    Finds nothing where the container's processes can't be seen: another pid namespace, another host.
+    """
+
+    def __init__(
+        self, container: str, main: Identity, launched_at: float, shm: frozenset[str], changed: Callable[[], None]
+    ) -> None:
+        super().__init__(main, launched_at, shm, changed)
+        self._container = container
+        self._lists = procs_files(container, main.pid)
+        self._counts = [os.path.dirname(path) + name for path in self._lists for name in _OOM_FILES]
+        self.oom_kills = 0
+
+    def living(self) -> list[Process]:
+        """All processes of the container that run now."""
+        self.oom_kills = max(self.oom_kills, _count(self._counts))
+        found = [look(pid) for pid in self._pids()]
+        return [p for p in found if p is not None and p.runs]
+
+    def _pids(self) -> set[int]:
+        for path in self._lists:
+            try:
+                with open(path, encoding="ascii") as file:
+                    return {int(line) for line in file if int(line) > 0}
+            except (OSError, ValueError):
+                continue
+        return members(self._container)
+
+
+def _count(paths: list[str]) -> int:
+    for path in paths:
+        try:
+            with open(path, encoding="ascii") as file:
+                return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+        except (OSError, ValueError):
+            continue
+    return 0
+
+
+def procs_files(container: str, pid: int) -> list[str]:
+    """Where the kernel lists the processes of the container's control group, as far as it can be told."""
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
+            rows = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return []
+    out = []
+    for row in rows:
+        if len(row) == 3 and container in row[2]:
+            folder = row[1].removeprefix("name=").split(",")[0]
+            path = os.path.normpath(f"/sys/fs/cgroup/{folder}/{row[2]}/cgroup.procs")
+            if os.access(path, os.R_OK):
+                out.append(path)
+    return out
+
+
+def members(container: str) -> set[int]:
+    """The same by asking each process for its control group; for a cgroup file system that can't be seen."""
+    out = set()
+    for pid in table():
+        try:
+            with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
+                if container in file.read():
+                    out.add(pid)
+        except OSError:
+            continue
+    return out

@@ -1,0 +1,1 @@
+"""One engine over several hosts: reached, prepared, started, watched and ended as one."""

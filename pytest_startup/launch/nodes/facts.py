@@ -1,0 +1,82 @@
+"""The facts of one node of a start: what was started there, its memory, its clock, whom it hears."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_startup.launch.memory import Peak
+from pytest_startup.launch.watch_facts import watch_facts
+from pytest_startup.record import JSON, Evidence, Fact
+
+if TYPE_CHECKING:
+    from pytest_startup.launch.nodes.link import NodeLink
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a keeper has told of its engine. ``shift``: seconds from our launch to that of this node."""
+
+    data: Mapping[str, Any]
+    shift: float
+
+    @property
+    def peak(self) -> Peak | None:
+        peak = self.data.get("peak")
+        return None if peak is None else Peak(**{**peak, "seconds": peak["seconds"] + self.shift})
+
+    @property
+    def lost(self) -> list[list[Any]]:
+        return [[pid, name, round(seconds + self.shift, 3)] for pid, name, seconds in self.data.get("lost", ())]
+
+
+def node_facts(
+    node: str,
+    address: str,
+    argv: Sequence[str],
+    link: NodeLink,
+    figures: Figures,
+    launched_at: float,
+    redact: Callable[[str], str],
+) -> list[Fact]:
+    """``process.argv``, ``process.pid``, ``node.clock_offset`` (s), ``node.hears``, ``host.memory_peak``,
+    ``host.memory_available`` (GiB, before, lowest, after), ``process.ended``, ``host.oom_kill``."""
+
+    def fact(
+        name: str,
+        value: JSON,
+        where: str,
+        text: str,
+        unit: str | None = None,
+        source: str = "process",
+        seconds: float | None = None,
+        **detail: JSON,
+    ) -> Fact:
+        evidence = Evidence(source, where, text[:400], node=node, seconds=seconds)
+        return Fact(name, value, evidence, unit=unit, node=node, detail=detail)
+
+    pid = (link.event("started") or {}).get("pid")
+    words: list[JSON] = list(argv)
+    out = [
+        fact("process.argv", words, "argv", " ".join(argv)),
+        fact("process.pid", pid, f"/proc/{pid}", argv[0]),
+    ]
+    if link.error < 1e6:
+        text = f"its monotonic clock less ours, measured over the link to within {link.error * 1000:.1f} ms"
+        out.append(fact("node.clock_offset", round(link.offset, 4), "ping", text, "s"))
+    names = sorted({str(e["node"]) for what, _, e in list(link.happened) if what == "heard"})
+    heard: list[JSON] = [*names]
+    text = f"hears {', '.join(names)} over {address}" if heard else "hears no other node: is UDP filtered?"
+    out.append(fact("node.hears", heard, "datagrams between the nodes", text))
+    free = figures.data.get("free") or {}
+    for at in ("before", "lowest", "after"):
+        if free.get(at) is not None:
+            value = round(free[at] / GIB, 3)
+            seconds = round(link.ours(free["lowest_at"]) - launched_at, 3) if at == "lowest" else None
+            text = f"host.memory_available {value} GiB"
+            out.append(fact("host.memory_available", value, "/proc/meminfo", text, "GiB", "host", seconds, at=at))
+    killed = (int(figures.data.get("oom", 0)), f"node {node}")
+    return out + watch_facts(node, figures.peak, figures.lost, killed, redact)

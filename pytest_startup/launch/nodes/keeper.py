@@ -1,0 +1,205 @@
+"""The keeper of an engine on a node: as ``keeper.Keeper``, but its log, its clock and its life depend on the link.
+
+The engine is ended when the link breaks, and when nothing has been heard over it for ``lease`` seconds (a network that
+was cut tells nobody).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_startup.launch import locks, ports
+from pytest_startup.launch.base import LaunchError
+from pytest_startup.launch.environment import engine_environment
+from pytest_startup.launch.nodes import steps as nodes_steps
+from pytest_startup.launch.nodes.peers import Peers
+from pytest_startup.launch.nodes.pipe import LinkPump, Out
+from pytest_startup.launch.process.keeper import Keeper, Spec
+from pytest_startup.launch.process.pump import Pump
+from pytest_startup.launch.watch_facts import oom_kills
+from pytest_startup.observe.host import meminfo
+from pytest_startup.observe.listeners import who_listens
+
+#: Names of processes without which an engine can't serve: vLLM's ranks and engine cores, SGLang's schedulers.
+VITAL = ("VLLM::Worker", "VLLM::EngineCore", "sglang::scheduler")
+
+
+@dataclass(frozen=True)
+class NodeSpec(Spec):
+    """``node``: its name; ``address``: where its peers hear it; ``lease``: seconds without a word until the end;
+    ``key``: by what the nodes of a run know each other's datagrams.
+
+    ``own_env``, ``pass_env`` and ``gpus`` are what ``engine_environment`` takes, with this node's environment as the
+    caller's. ``wanted``: locks to take here. ``alone``: we are in namespaces of our own (host name, /dev/shm).
+    ``steps`` are run before the engine. ``docker``: the command that reaches the daemon of the engine's
+    containers, which carry ``label``; empty: there are none.
+    """
+
+    node: str = ""
+    address: str = ""
+    key: str = ""
+    lease: float = 0.0
+    own_env: Mapping[str, str] = field(default_factory=dict)
+    pass_env: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    wanted: tuple[tuple[str, str], ...] = ()
+    alone: bool = False
+    peers: bool = True
+    steps: tuple[Mapping[str, Any], ...] = ()
+    docker: tuple[str, ...] = ()
+    label: str = ""
+
+
+class NodeKeeper(Keeper):
+    """One start on this node. Everything that it has to say goes to ``out``."""
+
+    spec: NodeSpec
+
+    def __init__(self, spec: NodeSpec, out: Out, unread: bytes) -> None:
+        super().__init__(spec)
+        self._out = out
+        self._commands = unread
+        self._heard = time.monotonic()
+        self._lost = 0
+        self._peers: Peers | None = None
+        self._oom_before = oom_kills()
+        self._free_before = meminfo().get("MemAvailable")
+        self._free_lowest: tuple[int, float] | None = None
+        self._looked = 0.0
+
+    @classmethod
+    def prepare(cls, data: dict[str, Any], out: Out, unread: bytes) -> NodeKeeper | None:
+        """From the message that asks for it; None when it can't be, which has then been said."""
+        for name in ("pass_env", "gpus", "docker", "steps"):
+            data[name] = tuple(data[name])
+        data["wanted"] = tuple((kind, name) for kind, name in data["wanted"])
+        env = engine_environment(os.environ, data["own_env"], data["run_id"], data["pass_env"], data["gpus"])
+        spec = NodeSpec(**{**data, "env": env, "log": "", "lines": ""})
+        keeper = cls(spec, out, unread)
+        if spec.alone:
+            alone(spec.node)
+        for port in {spec.port, *(int(n.rpartition(":")[2]) for k, n in spec.wanted if k == "port")} - {0}:
+            taken = ports.why_taken(spec.address, port)
+            if taken:
+                out.say("failed", text=f"port {port} is already taken by {taken}")
+                return None
+        try:
+            keeper.locks = locks.take(spec.wanted, f"run {spec.run_id} from another host", 0.0)
+        except (locks.LockTaken, locks.LockUnusable) as error:
+            out.say("failed", text=str(error))
+            return None
+        try:
+            nodes_steps.run_steps(spec.steps, env, spec.cwd)
+        except LaunchError as error:
+            keeper.remove_containers()
+            out.say("failed", text=str(error))
+            return None
+        return keeper
+
+    def _labels(self) -> dict[str, str]:
+        if not self.spec.docker:
+            return {}
+        return {"docker": json.dumps(list(self.spec.docker)), "label": self.spec.label}
+
+    def remove_containers(self) -> list[list[Any]]:
+        """All that the steps and the engine's command have started in the daemon."""
+        return nodes_steps.remove(self.spec.docker, self.spec.label) if self.spec.docker else []
+
+    locks: list[locks.Lock]
+
+    def _open_log(self, pipe: int, launched_at: float) -> Pump:
+        return LinkPump(pipe, launched_at, self._out)
+
+    def _say(self, event: str, **members: Any) -> None:
+        if event == "started":
+            with contextlib.suppress(OSError):
+                if self.spec.peers:
+                    self._peers = Peers(self.spec.address, self.spec.key, self._missed, self._hears)
+                    members["peer_port"] = self._peers.port
+        if event == "exit":
+            members["oom"] = oom_kills() - self._oom_before
+        if event == "ended" and self.spec.docker:
+            members["containers"] = self.remove_containers()
+        self._out.say(event, **members)
+        if event == "ended":
+            self._out.drain(10.0)
+
+    def _missed(self, name: str, seconds: float) -> None:
+        self._out.say("missed", node=name, seconds=round(seconds, 2))
+
+    def _hears(self, name: str) -> None:
+        self._out.say("heard", node=name)
+
+    def _tick(self) -> None:
+        super()._tick()
+        self._out.flush()
+        self._look_at_memory()
+        lost = self._watch.lost
+        while self._lost < len(lost):
+            pid, name, seconds = lost[self._lost]
+            self._lost += 1
+            if name.startswith(VITAL) and self._ending is None:
+                self._out.say("rank", pid=pid, name=name, seconds=seconds)
+        if self.spec.lease and time.monotonic() - self._heard > self.spec.lease:
+            self._owner_died()
+
+    def _look_at_memory(self) -> None:
+        """The least that this host had left: the only witness where GPU and host share their memory."""
+        now = time.monotonic()
+        if now - self._looked < 0.5:
+            return
+        self._looked = now
+        free = meminfo().get("MemAvailable")
+        if free is not None and (self._free_lowest is None or free < self._free_lowest[0]):
+            self._free_lowest = (free, now)
+
+    def _figures(self) -> dict[str, Any]:
+        lowest = self._free_lowest
+        return {
+            **super()._figures(),
+            "oom": oom_kills() - self._oom_before,
+            "free": {
+                "before": self._free_before,
+                "lowest": None if lowest is None else lowest[0],
+                "lowest_at": None if lowest is None else lowest[1],
+                "after": meminfo().get("MemAvailable"),
+            },
+        }
+
+    def _pause(self) -> float:
+        return min(super()._pause(), 0.02 if self._out.waiting else 1.0)
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        self._heard = time.monotonic()
+        do = command["do"]
+        if do == "ping":
+            self._out.say("pong", t=command["t"], mono=time.monotonic())
+        elif do == "peers" and self._peers is not None:
+            self._peers.start(self.spec.node, command["peers"])
+            self._out.say("introduced")
+        elif do == "listens":
+            found = who_listens(int(command["port"]), {p.pid for p in self._watch.living()})
+            self._out.say("listens", who=found.who, text=found.text)
+        else:
+            super()._obey(command)
+
+    def _end(self, limit: float, give_up: float) -> None:
+        if self._peers is not None:
+            self._peers.stop()
+        super()._end(limit, give_up)
+
+
+def alone(name: str) -> None:
+    """In namespaces that ``unshare`` has just made: a host name and a /dev/shm of our own."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    socket.sethostname(name)
+    if libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, None) != 0:
+        raise OSError(ctypes.get_errno(), "the /dev/shm of the namespace can't be mounted")

@@ -1,0 +1,108 @@
+"""Watches the processes below the keeper: which there are and were, their peak memory, their /dev/shm entries."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pytest_startup.launch.identity import Identity, Process, command_line, descendants, table
+from pytest_startup.launch.memory import Peak, sample, shm_held, shm_names
+
+_INTERVAL = 0.5
+#: The share of one core that watching may take: on hosts with many processes samples come less often.
+_SHARE = 0.02
+#: How often an entry of /dev/shm that nobody of ours has open is looked at before it is taken for somebody else's.
+_TRIES = 6
+_MOST_LOST = 50
+
+
+class Watch:
+    """Samples in a thread of its own. ``changed`` is called, in that thread, when ``known`` or ``shm`` has grown.
+
+    ``lost`` lists long-lived processes that ended while the engine's first process still ran: ``[pid, name,
+    seconds since launch]``; an engine that goes on answering without one of its ranks shows here.
+    """
+
+    def __init__(self, main: Identity, launched_at: float, shm: frozenset[str], changed: Callable[[], None]) -> None:
+        self.known: set[Identity] = {main}
+        self.shm: set[str] = set()
+        self.peak: Peak | None = None
+        self.lost: list[list[Any]] = []
+        self._main = main
+        self._launched_at = launched_at
+        self._changed = changed
+        self._tries: dict[str, int] = dict.fromkeys(shm, _TRIES)
+        self._seen: dict[Identity, tuple[float, str]] = {}
+        self._paused = threading.Event()
+        self._busy = threading.Lock()
+        self._shm_busy = threading.Lock()
+
+    def living(self) -> list[Process]:
+        """All processes of the engine that run now: everything below us, and known ones wherever they are."""
+        now = table()
+        below = {p.pid: p for p in descendants([os.getpid()], now)}
+        for identity in tuple(self.known):
+            process = now.get(identity.pid)
+            if process is not None and process.identity == identity:
+                below[process.pid] = process
+        return [p for p in below.values() if p.runs]
+
+    def start(self) -> None:
+        threading.Thread(target=self._loop, daemon=True).start()
+
+    def pause(self) -> None:
+        """Take a last sample and stop watching. Idempotent."""
+        if not self._paused.is_set():
+            self._paused.set()
+            self.look()
+
+    def look(self) -> None:
+        """One sample."""
+        with self._busy:
+            processes = self.living()
+            seconds = time.monotonic() - self._launched_at
+            fresh = {p.identity for p in processes} - self.known
+            self.known |= fresh
+            self._note_lost(processes, seconds)
+            self.peak = sample(processes, seconds, self.peak)
+        held = self._look_at_shm(processes, count=True)
+        if fresh or held:
+            self._changed()
+
+    def shm_created(self) -> None:
+        """Something is new in /dev/shm: is it ours? Asked at once, while whoever made it still has it open."""
+        if self._look_at_shm(self.living(), count=False):
+            self._changed()
+
+    def _note_lost(self, processes: list[Process], seconds: float) -> None:
+        now = {p.identity for p in processes}
+        if self._main in now and not self._paused.is_set():
+            for identity in [i for i in self._seen if i not in now]:
+                since, name = self._seen.pop(identity)
+                if seconds - since >= 4 * _INTERVAL and len(self.lost) < _MOST_LOST:
+                    self.lost.append([identity.pid, name, round(seconds, 3)])
+        for process in processes:
+            since = self._seen.get(process.identity, (seconds, ""))[0]
+            # The title is read again each time: engines name their processes after they have started.
+            self._seen[process.identity] = (since, command_line(process.pid, 120))
+
+    def _look_at_shm(self, processes: list[Process], count: bool) -> frozenset[str]:
+        with self._shm_busy:
+            candidates = frozenset(n for n in shm_names() - self.shm if self._tries.get(n, 0) < _TRIES)
+            if not candidates:
+                return frozenset()
+            for name in candidates if count else ():
+                self._tries[name] = self._tries.get(name, 0) + 1
+            held = shm_held((p.pid for p in processes), candidates)
+            self.shm |= held
+            return held
+
+    def _loop(self) -> None:
+        cost = 0.0
+        while not self._paused.wait(max(_INTERVAL, cost / _SHARE)):
+            begin = time.thread_time()
+            self.look()
+            cost = time.thread_time() - begin
