@@ -16,8 +16,8 @@ hold           {"at": mark, "until": path}: prints nothing more, and goes on onc
 hang           mark: prints nothing more for ever.
 exit           {"at": mark, "code": 1, "text": "last words"}.
 kill           {"at": mark, "signal": "SIGKILL"}: ends itself by a signal.
-at/mark        "start", "end" (log printed, not serving yet), "open" (``open_line`` printed, too), "ready" (serving), "requests:N" (after N completions),
-               or a part of a log line (acted upon directly after that line).
+at/mark        "start", "end" (log printed, not serving yet), "open" (``open_line`` printed, too), "ready" (serving),
+               "requests:N" (after N completions), or a part of a log line (acted upon directly after that line).
 ignore_term    "start" (until it serves, as vLLM does), "always", or absent: the recorded shutdown, exit code 0.
 term_seconds   how long the shutdown takes.
 children       list of {"setsid": bool, "ignore_term": bool, "shm": bytes, "port": bool, "at": mark, "name": text,
