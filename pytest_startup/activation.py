@@ -12,7 +12,15 @@ import pytest
 
 from pytest_startup.gate import Gate
 from pytest_startup.gating import Distributed, GatePlugin
-from pytest_startup.options import Extensions, OptionError, Options, Source, from_environment, resolve
+from pytest_startup.options import (
+    REPORT_KINDS,
+    Extensions,
+    OptionError,
+    Options,
+    Source,
+    from_environment,
+    resolve,
+)
 from pytest_startup.profile.model import Profile
 from pytest_startup.profile.problems import ProfileError
 from pytest_startup.progress import Progress
@@ -85,17 +93,18 @@ def options_of(config: pytest.Config) -> Options:
     here = config.invocation_params.dir
     ini_folder = config.inipath.parent if config.inipath else config.rootpath
     hook = config.hook
-    kinds = ["json", "html", "csv", *merged(hook.pytest_startup_reports(config=config))]
+    extensions = Extensions(
+        checks=merged(hook.pytest_startup_checks(config=config)),
+        launchers=merged(hook.pytest_startup_launchers(config=config)),
+        dialects=merged(hook.pytest_startup_dialects(config=config)),
+        writers=merged(hook.pytest_startup_reports(config=config)),
+    )
+    kinds = [*REPORT_KINDS, *extensions.writers]
     sources = [Source("cli", here, cli), from_environment(os.environ, here), Source("ini", ini_folder, ini)]
     try:
         options = resolve(sources, config.rootpath, option.startup_preflight, option.startup_keep, kinds)
     except OptionError as error:
         raise pytest.UsageError(*error.problems) from None
-    extensions = Extensions(
-        checks=merged(hook.pytest_startup_checks(config=config)),
-        launchers=merged(hook.pytest_startup_launchers(config=config)),
-        dialects=merged(hook.pytest_startup_dialects(config=config)),
-    )
     return dataclasses.replace(options, extensions=extensions)
 
 

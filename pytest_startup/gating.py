@@ -203,12 +203,9 @@ class GatePlugin:
     def write_reports(self) -> None:
         from pytest_startup.report.writers import write_all
 
-        results = list(self.session.results().values())
-        extra: dict[str, Any] = {}
-        for answer in self.config.hook.pytest_startup_reports(config=self.config):
-            extra.update(answer or {})
-        for problem in write_all(results, self.session.options.reports, extra, os.environ):
-            results[0].notes.append(problem)
+        results, options = list(self.session.results().values()), self.session.options
+        if results:  # a test may have asked for an engine in a run that has no profile
+            results[0].notes += write_all(results, options.reports, options.extensions.writers, os.environ)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

@@ -1,6 +1,7 @@
 """Our own hooks: add a check, a launcher, a dialect, a report, or answer with another gate.
 
-Implement them in a ``conftest.py`` or a plugin; ``docs/pytest.md`` shows a tested example of each.
+Implement them in a ``conftest.py`` or a plugin; ``docs/pytest.md`` shows a tested example of each. Each is called once,
+when a run with a profile is configured; where two answers hold the same name, the implementation registered last wins.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @pytest.hookspec
-def pytest_startup_checks(config: pytest.Config) -> Mapping[str, Check]:  # type: ignore[empty-body]
+def pytest_startup_checks(config: pytest.Config) -> Mapping[str, Check] | None:
     """Checks to add, by name: each is run on every start of every profile, behind the built-in ones.
 
     A name that is known already replaces the built-in check. A check is a pure function::
@@ -32,7 +33,7 @@ def pytest_startup_checks(config: pytest.Config) -> Mapping[str, Check]:  # type
 
 
 @pytest.hookspec
-def pytest_startup_launchers(config: pytest.Config) -> Mapping[str, Callable[[], Launcher]]:  # type: ignore[empty-body]
+def pytest_startup_launchers(config: pytest.Config) -> Mapping[str, Callable[[], Launcher]] | None:
     """Launchers to add, by the name that ``launch.custom`` of a profile gives. Called once per profile::
 
     def pytest_startup_launchers(config):
@@ -41,7 +42,7 @@ def pytest_startup_launchers(config: pytest.Config) -> Mapping[str, Callable[[],
 
 
 @pytest.hookspec
-def pytest_startup_dialects(config: pytest.Config) -> Mapping[str, Dialect]:  # type: ignore[empty-body]
+def pytest_startup_dialects(config: pytest.Config) -> Mapping[str, Dialect] | None:
     """Dialects to add, by the name that ``engine.kind`` of a profile gives::
 
     def pytest_startup_dialects(config):
@@ -50,8 +51,8 @@ def pytest_startup_dialects(config: pytest.Config) -> Mapping[str, Dialect]:  # 
 
 
 @pytest.hookspec
-def pytest_startup_reports(config: pytest.Config) -> Mapping[str, Writer]:  # type: ignore[empty-body]
-    """Report writers to add, by the kind that ``--startup-report KIND=PATH`` gives. Called at the end of the run::
+def pytest_startup_reports(config: pytest.Config) -> Mapping[str, Writer] | None:
+    """Report writers to add, by the kind that ``--startup-report KIND=PATH`` gives; written at the end of the run::
 
     def pytest_startup_reports(config):
         return {"txt": lambda results, path: path.write_text("\\n".join(r.status for r in results))}

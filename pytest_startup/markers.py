@@ -58,9 +58,9 @@ NONE_OR_ANY = one_of("none", "any")
 
 
 class Signature(NamedTuple):
-    """A marker: the check it asks for (None: none), its keyword arguments with default and kind, and what it does."""
+    """A marker: the check it asks for, its keyword arguments with default and kind, and what it does."""
 
-    check: str | None
+    check: str
     arguments: Mapping[str, tuple[Any, Kind]]
     text: str
 
@@ -198,8 +198,6 @@ def parse(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request 
         default, kind = signature.arguments[key]
         if not kind.fits(value) and not (value is None and default is None):
             raise MarkerError(f"{name}: {key} must be {kind.words}, not {value!r}; expected {shown(name)}")
-    if signature.check is None:
-        return None
     return Request(name, signature.check, dict(kwargs))
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pytest_startup.checks.base import Check
     from pytest_startup.engines.base import Dialect
     from pytest_startup.launch.base import Launcher
+    from pytest_startup.report.writers import Writer
 
 BASELINE_MODES = ("check", "propose", "ignore")
 REPORT_KINDS = ("json", "html", "csv")
@@ -38,12 +39,13 @@ class OptionError(Exception):
 class Extensions:
     """What plugins and conftest files add through our hooks (``hookspecs``), by name.
 
-    A check of a known name replaces it; ``launch.custom`` names a launcher, ``engine.kind`` a dialect.
+    A check or report writer of a known name replaces it; ``launch.custom`` names a launcher, ``engine.kind`` a dialect.
     """
 
     checks: Mapping[str, Check] = field(default_factory=dict)
     launchers: Mapping[str, Callable[[], Launcher]] = field(default_factory=dict)
     dialects: Mapping[str, Dialect] = field(default_factory=dict)
+    writers: Mapping[str, Writer] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def resolve(
 
 def absolute(base: Path, text: str) -> Path:
     """``text`` below ``base`` unless absolute; ``~`` is the home folder; symbolic links are kept."""
-    return Path(os.path.abspath(base / Path(text).expanduser()))
+    return Path(os.path.abspath(base / os.path.expanduser(text)))  # Path.expanduser raises for a user nobody knows
 
 
 def origin(source: Source, name: str) -> str:

@@ -66,6 +66,16 @@ def test_an_added_report_kind_is_known_and_a_failing_writer_is_a_note(pytester: 
     result.stderr.fnmatch_lines(["ERROR: --startup-report: 'bat=x.txt' is not KIND=PATH*did you mean 'bad'?"])
 
 
+def test_the_writer_registered_last_wins(pytester: pytest.Pytester) -> None:
+    use(pytester)
+    hook = "\ndef pytest_startup_reports():\n    return {'mine': lambda results, path: path.write_text(%r)}\n"
+    pytester.makepyfile(first=hook % "first", last=hook % "last")
+    pytester.syspathinsert()
+    result = run(pytester, "-p", "first", "-p", "last", "--startup-report", "mine=x.txt")
+    assert result.ret == 0
+    assert pytester.path.joinpath("x.txt").read_text() == "last"
+
+
 def test_an_unknown_hook_of_ours_is_an_error_of_pytest(pytester: pytest.Pytester) -> None:
     use(pytester)
     with pytester.path.joinpath("conftest.py").open("a") as file:

@@ -52,6 +52,11 @@ def test_mistakes_name_their_origin(tmp_path: Path, label: str, values: dict[str
     assert caught.value.problems[0].startswith(message)
 
 
+def test_a_home_folder_that_nobody_has_is_a_name_like_any_other(tmp_path: Path) -> None:
+    options = resolve([Source("cli", tmp_path, {"artifacts": ["~nobody-has-this-name/x"]})], tmp_path)
+    assert options.artifacts == tmp_path / "~nobody-has-this-name/x"
+
+
 def test_all_mistakes_at_once(tmp_path: Path) -> None:
     source = Source("cli", tmp_path, {"baseline": ["x"], "report": ["a=b", "c"], "replay": ["nowhere"]})
     with pytest.raises(OptionError) as caught:

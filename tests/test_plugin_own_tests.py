@@ -111,8 +111,9 @@ def test_fixtures_give_profile_engine_and_restart(pytester: pytest.Pytester) -> 
 def test_a_test_that_needs_a_profile_says_so(pytester: pytest.Pytester) -> None:
     use(pytester)
     pytester.makepyfile("import pytest\ndef test_a(engine): pass\n@pytest.mark.startup_graphs\ndef test_b(): pass\n")
-    result = run(pytester, profile=None)
+    result = run(pytester, "--startup-report", "json=r.json", profile=None)
     result.assert_outcomes(errors=1, failed=1)
+    assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
     assert result.stdout.str().count("this test needs a profile: --startup-profile, PYTEST_STARTUP_PROFILE,") >= 2
 
 
