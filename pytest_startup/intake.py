@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pytest_startup.observe.patterns import PatternScan
-from pytest_startup.record import Fact
+from pytest_startup.record import JSON, Evidence, Fact
 
 if TYPE_CHECKING:
     from pytest_startup.engines.base import Dialect, LogReader, LogSummary
@@ -52,13 +52,26 @@ class Intake:
         return new
 
     def close(self) -> LogReading:
-        """End of input. A supervisor that restarts the engine by itself leaves several summaries: the last counts."""
+        """End of input. A supervisor that restarts the engine by itself leaves several summaries: the last counts, and
+        only its facts; each one before is a fact ``start.earlier``, which the check ``ready`` fails on."""
         rest, summaries = self.reader.close()
         matches = [*self._matches, *self._patterns.close()]
         single = len(self.logs) == 1
-        facts = sorted((*self._facts, *rest), key=_line if single else _time)
+        last = summaries[-1].start if summaries else 0
+        facts = [f for f in (*self._facts, *rest) if f.start >= last]
+        facts = sorted((*facts, *map(_earlier, summaries[:-1])), key=_line if single else _time)
         found = placed([*facts, *sorted(matches, key=_line if single else _time)], self.logs)
         return LogReading(found, summaries[-1] if summaries else None, dict(self._ends))
+
+
+def _earlier(summary: LogSummary) -> Fact:
+    """A start that the log holds before the one that counts, with its end if the log says how it came."""
+    failure = summary.failure
+    said = failure.summary if failure is not None else "it was ready" if summary.ready else "nothing says how it ended"
+    lines = Evidence("log", "engine.log", f"lines {summary.first_line} to {summary.last_line}", summary.first_line)
+    cause = failure.cause if failure is not None and failure.cause is not None else lines
+    detail: dict[str, JSON] = {"first_line": summary.first_line, "last_line": summary.last_line}
+    return Fact("start.earlier", said, cause, node=cause.node, start=summary.start, detail=detail)
 
 
 def _line(fact: Fact) -> int:

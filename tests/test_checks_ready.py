@@ -177,3 +177,10 @@ def test_a_rank_that_ends_while_the_rest_still_answers(name: str, seconds: float
     verdict = check(profile(), None, start, None)
     assert verdict.outcome is outcome
     assert outcome is PASSED or f"{name} ended while the engine served" in [f.summary for f in verdict.findings]
+
+
+def test_an_engine_that_was_launched_again_within_its_start_is_not_ready() -> None:
+    """A supervisor's loop: the first launch dies, the second serves."""
+    earlier = fact("start.earlier", "out of memory", source="log", text="OutOfMemoryError", first_line=3, last_line=9)
+    verdict = check(profile(), None, record(earlier, completions=(answer(),)), None)
+    says(verdict, FAILED, "launched again once within this start: out of memory", "lines 3 to 9: out of memory")

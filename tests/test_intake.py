@@ -147,3 +147,16 @@ def test_the_first_search_never_misses_a_line(lines: list[str], pattern: str) ->
     quick, slow = (PatternScan(ExpectLog(forbid=(LogPattern(pattern),))) for _ in range(2))
     slow._hints = [None]
     assert quick.feed(log, data, 1.0) + quick.close() == slow.feed(log, data, 1.0) + slow.close()
+
+
+def test_of_several_starts_in_one_log_the_last_one_counts_and_each_before_is_told(tmp_path: Path) -> None:
+    """A supervisor's loop: what a dead launch said of itself is not said by the engine that serves."""
+    oom = b"(EngineCore pid=8) ERROR 11-29 15:00:00 [core.py:1] torch.OutOfMemoryError: CUDA out of memory.\n"
+    dead = COLD[: COLD.index(b"init engine")].replace(b"262,144", b"131,072") + b"\n" + oom
+    reading = read_logs([save(tmp_path, "head", dead + COLD)], VLLM, PATTERNS)
+    named = {f.name: f for f in reading.facts}
+    assert [f.value for f in reading.facts if f.name == "kv.tokens"] == [262144]
+    assert "out of device memory" in str(named["start.earlier"].value)
+    assert named["start.earlier"].evidence.line == dead.count(b"\n")
+    assert named["start.earlier"].node == "head"
+    assert not [f for f in read_logs([save(tmp_path / "2", "head", COLD)], VLLM, PATTERNS).facts if f.start]

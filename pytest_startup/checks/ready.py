@@ -48,6 +48,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _
         _alive_after(judging, start)
         _stalled(judging, start)
         _lost(judging, start)
+    _began_again(judging, start)
     if start.ready_seconds is not None:
         judging.numbers["ready s"] = round(start.ready_seconds, 2)
     return judging.verdict()
@@ -241,4 +242,18 @@ def _lost(judging: common.Judging, start: StartRecord) -> None:
             [f.evidence.text for f in facts],
             facts,
             ("its last lines in the log say why; health and even completions may still be answered without it",),
+        )
+
+
+def _began_again(judging: common.Judging, start: StartRecord) -> None:
+    """Something restarted the engine by itself within this start: what came up in the end hides what went wrong."""
+    facts = start.named("start.earlier")
+    if facts:
+        times = "once" if len(facts) == 1 else f"{len(facts)} times"
+        judging.failed(
+            f"the engine was launched again {times} within this start: {facts[0].value}",
+            "one launch",
+            [f"lines {f.detail.get('first_line')} to {f.detail.get('last_line')}: {f.value}" for f in facts[:6]],
+            facts,
+            ("a supervisor or a wrapper's loop starts it again when it ends: launch the engine itself",),
         )
