@@ -219,6 +219,35 @@ def test_a_start_that_can_not_be_made_leaves_nothing(net, launcher, tmp_path):
     assert launcher.start(plan(pair(tmp_path, net), tmp_path, "again")).stop()
 
 
+def test_a_node_that_does_not_outlive_the_stop_of_another_is_named(net, launcher, tmp_path):
+    """As vLLM's head, whose engine dies with its worker. Nothing of either is left."""
+    first = launcher.start(plan(pair(tmp_path, net), tmp_path))
+    up(first)
+    head = pid(first, "head")
+    first.spare({"head"})
+    assert {one.node for one in first.stop()} == {"worker"}
+    os.kill(head, signal.SIGKILL)
+    until(lambda: first.spared()["head"].ended(), "the end of the head is known")
+    again = "again is not started: node head was to be left up and did not outlive the stop of worker: .* SIGKILL"
+    with pytest.raises(LaunchError, match=again):
+        launcher.start(plan(pair(tmp_path, net), tmp_path, "again"))
+    assert gone(head)
+
+
+def test_a_node_that_was_left_up_is_told_and_its_end_too(net, launcher, tmp_path):
+    first = launcher.start(plan(pair(tmp_path, net), tmp_path))
+    up(first)
+    head = pid(first, "head")
+    first.spare({"head"})
+    first.stop()
+    second = launcher.start(plan(pair(tmp_path, net), tmp_path, "again"))
+    (fact,) = [f for f in second.facts() if f.name == "node.left_up"]
+    assert (fact.node, fact.value) == ("head", "reference")
+    ended = end_after(second, lambda: os.kill(head, signal.SIGKILL), 1.0)
+    assert "left up since reference" in ended.text
+    assert set(stopped(second)) == {"head", "worker"}
+
+
 def test_a_missing_namespace_is_an_error_before_anything_is_started(launcher, tmp_path):
     profile = pair(tmp_path, "nowhere-")
     reasons = launcher.preflight(profile)

@@ -122,25 +122,36 @@ def test_a_worker_that_dies_while_loading(net, tmp_path):
     assert "killed by SIGKILL" in failure["summary"]
 
 
-def test_only_the_worker_is_restarted(net, tmp_path):
-    restarts = "[{kind: process, nodes: [worker]}, {kind: process, nodes: [head]}]"
-    done = gate(tmp_path, net, text=text(net, restarts=restarts))
+def test_the_head_alone_then_the_worker_alone(net, tmp_path):
+    """The worker is silent after its restart: that is red, while a node that was left up is not judged."""
+    restarts = "[{kind: process, nodes: [head]}, {kind: process, nodes: [worker]}]"
+    starts = [{"log": str(LOGS / "worker-warm.log"), "hang": "end"}, {"hang": "start"}]
+    body = text(net, restarts=restarts, worker_keys=f"    caches: {{}}\n    cwd: {tmp_path}")
+    body = body.replace(
+        "env: {FAKE_ENGINE: " + json.dumps(json.dumps(starts[0])),
+        "env: {FAKE_ENGINE_COUNT: count, FAKE_ENGINE: " + json.dumps(json.dumps(starts)),
+    )
+    done = gate(tmp_path, net, "-v", text=body)
     first, second, third = (record(tmp_path, s) for s in ("reference", "restart-1", "restart-2"))
 
     def pid(seen, node):
         return next(f["value"] for f in seen["facts"] if f["fact"] == "process.pid" and f["node"] == node)
 
-    assert pid(first, "head") == pid(second, "head") != pid(third, "head")
-    assert pid(first, "worker") != pid(second, "worker") == pid(third, "worker")
-    assert {left["node"] for left in first["cleanup"]} == {"worker"}
-    assert {left["node"] for left in second["cleanup"]} == {"head"}
+    assert pid(first, "worker") == pid(second, "worker") != pid(third, "worker")
+    assert pid(first, "head") != pid(second, "head") == pid(third, "head")
+    assert {left["node"] for left in first["cleanup"]} == {"head"}
+    assert {left["node"] for left in second["cleanup"]} == {"worker"}
     assert {left["node"] for left in third["cleanup"]} == {"head", "worker"}
-    assert (second["population"], third["population"]) == ("process+only:worker", "process+only:head")
+    assert (second["population"], third["population"]) == ("process+only:head", "process+only:worker")
     assert second["ready"]
     assert third["ready"]
-    # a node that was left alone has printed nothing of its start again: that is not evidence, and it is said
+    for check in ("identity", "artifacts", "kv", "memory", "cleanup"):
+        assert f"restart-1::{check} PASSED" in done.stdout
+    assert "restart-2::identity PASSED" in done.stdout
+    assert "left up   restart-1: worker since reference: not started, so nothing of it is judged" in done.stdout
+    assert "left up   restart-2: head since restart-1" in done.stdout
     assert done.returncode == 1
-    assert "not observable" in done.stdout or "no load line" in done.stdout
+    assert "REJECTED  restart-2: artifacts (TP1). " in done.stdout
 
 
 def test_preflight_names_all_that_is_wrong_on_all_nodes(net, tmp_path):

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from pytest_startup.baseline import Baseline, mismatch
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
+from pytest_startup.leftup import left_up
 from pytest_startup.profile.model import Profile
 from pytest_startup.record import Fact, StartRecord
 from pytest_startup.redact import MASK, Redactor
@@ -306,7 +307,10 @@ def _same_as_reference(judging: common.Judging, profile: Profile, reference: Sta
             source="reference",
         )
     old_pids = {(f.node, str(f.value)) for f in reference.named("process.pid")}
-    again: list[Fact] = [f for f in start.named("process.pid") if (f.node, str(f.value)) in old_pids]
+    up = left_up(start)
+    again: list[Fact] = [
+        f for f in start.named("process.pid") if (f.node, str(f.value)) in old_pids and f.node not in up
+    ]
     if again:
         judging.failed(
             f"process {again[0].value} is still the one of the reference start: nothing was restarted",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
+from pytest_startup.leftup import left_up
 from pytest_startup.profile.model import LogPattern, Profile
 from pytest_startup.record import Evidence, Fact, StartRecord
 
@@ -68,6 +69,15 @@ def _required(
 ) -> None:
     found = matches(start, pattern, "require")
     judging.saw(*found)
+    if not found and (up := left_up(start)):
+        judging.not_observable(
+            f"no line of the log matches {pattern.pattern!r}, and {common.listed(up)} was left up",
+            f"at least one line in every {pattern.every}",
+            "that line in the logs of the nodes that started",
+            up.values(),
+            source=source,
+        )
+        return
     if not found:
         judging.failed(
             f"no line of the log matches {pattern.pattern!r}",
@@ -92,7 +102,8 @@ def _required(
 
 def _places(every: str, reference: StartRecord | None, start: StartRecord) -> set[str]:
     """The ranks or nodes that any fact of this start or of the reference names."""
-    facts = [*start.facts, *(reference.facts if reference else ())]
+    up = left_up(start)
+    facts = [f for f in (*start.facts, *(reference.facts if reference else ())) if f.node not in up]
     if every == "rank":
         return {f.rank for f in facts if f.rank}
     return {f.node for f in facts if f.node} if every == "node" else set()

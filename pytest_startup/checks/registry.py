@@ -16,6 +16,7 @@ from pytest_startup.checks import (
     kv,
     log,
     memory,
+    partial,
     phases,
     quality,
     ready,
@@ -80,7 +81,7 @@ def run(
     try:
         if baseline is not None and check != "identity" and mismatch(baseline, profile, start):
             baseline = None
-        return judge(profile, reference, start, baseline)
+        return partial.run(judge, profile, reference, start, baseline)
     except Exception as e:
         last = traceback.extract_tb(e.__traceback__)[-1]
         place = f"{last.filename.rpartition('/')[2]}:{last.lineno} in {last.name}"

@@ -6,12 +6,13 @@ What it finds wrong is in ``Ledger.findings``, what no evidence can show in ``Le
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from pytest_startup import leftup
 from pytest_startup.ledger import artifacts as artifact_tiers
 from pytest_startup.ledger import autotune as autotune_tier
 from pytest_startup.ledger.case import team_of
-from pytest_startup.ledger.model import KINDS, Ledger
+from pytest_startup.ledger.model import KINDS, Ledger, Unknown
 from pytest_startup.ledger.moves import moves
 from pytest_startup.profile.model import ExpectArtifacts, ExpectAutotune
 from pytest_startup.ranks import Worker
@@ -46,6 +47,12 @@ def build(
         workers=crew,
         rows=tuning.rows + compiled.rows,
         findings=tuple(findings),
-        unknowns=tuning.unknowns + compiled.unknowns,
+        unknowns=tuning.unknowns + compiled.unknowns + tuple(_left_up(record)),
         exercised={**tuning.exercised, **compiled.exercised},
     )
+
+
+def _left_up(record: StartRecord) -> Iterator[Unknown]:
+    for node, fact in leftup.left_up(record).items():
+        reason = f"node {node} was left up since {fact.value}: it loaded, tuned and compiled nothing in this start"
+        yield Unknown("all", f"what the ranks of {node} have", reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pytest_startup import leftup
 from pytest_startup.ledger.log import TuningLog
 from pytest_startup.ledger.records import CacheFile
 from pytest_startup.ledger.versions import Tuning
@@ -49,11 +50,14 @@ class Case:
 
 def team_of(record: StartRecord, reference: StartRecord | None, expected: int | None) -> tuple[Worker, ...]:
     """The workers of a start: those that its facts name, else those of the reference, else as many as are expected."""
+    up = leftup.left_up(record)
     world = expected or world_size(record.argv)
+    if up and world is not None:  # nodes that were left up did not start: their ranks show nothing here
+        world = None if (held := leftup.ranks_of(record, up)) is None else world - held
     names = [(f.rank, f.node) for f in record.facts if f.rank and f.evidence.source == "log"]
     if reference is not None:
         names += [(f.rank, f.node) for f in reference.facts if f.rank and f.evidence.source == "log"]
-    return workers(names, world)
+    return workers([(rank, node) for rank, node in names if node not in up], world)
 
 
 def world_size(argv: Sequence[str]) -> int | None:

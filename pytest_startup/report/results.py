@@ -39,7 +39,10 @@ class ItemResult:
 
 @dataclass(frozen=True)
 class StartRow:
-    """One line of the table. ``phases`` are seconds of the slowest rank; None and absent: nothing stated it."""
+    """One line of the table. ``phases`` are seconds of the slowest rank; None and absent: nothing stated it.
+
+    ``left_up``: nodes that were not restarted, and since which start they run.
+    """
 
     name: str
     population: str = ""
@@ -49,6 +52,7 @@ class StartRow:
     throughput: Mapping[str, float] = field(default_factory=dict)
     failed: str | None = None
     note: str = ""
+    left_up: str = ""
 
 
 @dataclass

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from pytest_startup.checks.base import Verdict
+from pytest_startup.leftup import left_up
 from pytest_startup.profile.model import Profile
 from pytest_startup.record import Fact, StartRecord
 from pytest_startup.report.results import StartRow
@@ -23,6 +24,7 @@ def start_row(record: StartRecord, verdicts: Mapping[str, Verdict] | None = None
         throughput=throughput(record),
         failed=failure_line(record),
         note=detectable(verdicts.get("throughput")),
+        left_up=", ".join(f"{n} since {f.value}" for n, f in left_up(record).items()),
     )
 
 

@@ -194,6 +194,22 @@ def waived_lines(result: ProfileResult) -> list[str]:
     ]
 
 
+def left_up_lines(result: ProfileResult) -> list[str]:
+    """One line per start in which nodes were left up: what they have to show is of the start that launched them."""
+    lines = []
+    for row in result.rows.values():
+        if not row.left_up:
+            continue
+        items = [i for i in result.ordered() if i.start == row.name and i.numbers.get("rests on")]
+        rests = (
+            f"; {', '.join(i.check for i in items)}: what they rest on is of {items[0].numbers['rests on']}"
+            if items
+            else ""
+        )
+        lines.append(f"left up   {row.name}: {row.left_up}: not started, so nothing of it is judged{rests}")
+    return lines
+
+
 def summary(result: ProfileResult) -> list[tuple[str, str]]:
     """The lines of a profile at the end of a run, each with a colour (``""``, green, red, yellow, bold)."""
     colour = {"ACCEPTED": "green", "REJECTED": "red"}.get(result.status, "red" if result.red else "yellow")
@@ -201,13 +217,9 @@ def summary(result: ProfileResult) -> list[tuple[str, str]]:
     if result.rows:
         lines.append((identity_line(result.identity), "bold"))
         lines += [(line, "") for line in table(list(result.rows.values()))]
-    lines += [(line, "yellow") for line in waived_lines(result)]
+    lines += [(line, "yellow") for line in (*left_up_lines(result), *waived_lines(result))]
     lines += [(printable(note), "") for note in result.notes]
     lines.append((verdict_line(result), colour))
     if result.folder:
         lines.append((f"evidence in {result.folder}", ""))
     return lines
-
-
-def progress_text(name: str, start: str, text: str) -> str:
-    return printable(f"{name} {start}: {text}")

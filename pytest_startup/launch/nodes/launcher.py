@@ -145,7 +145,18 @@ class NodesLauncher:
         if left:
             what = "; ".join(f"{one.kind} {one.what}" for one in left)
             raise LaunchError(f"{plan.name} is not started: the start before has not released {what}")
-        return self._running.spared()
+        spared = self._running.spared()
+        for name, member in spared.items():
+            ended = member.ended()
+            if ended is not None:
+                for one in spared.values():
+                    one.stop(self._running.deadlines.stop, self._running.deadlines.release)
+                others = ", ".join(n.name for n in plan.profile.nodes if n.name not in spared)
+                raise LaunchError(
+                    f"{plan.name} is not started: node {name} was to be left up and did not outlive the stop of "
+                    f"{others}: {ended.text}; this engine can't be restarted in part"
+                )
+        return spared
 
     def _sweep(self) -> None:
         """Once a run, and before its first start: what dead runs left on the nodes."""

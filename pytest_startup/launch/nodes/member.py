@@ -37,6 +37,7 @@ class Member:
         self.started_at: float | None = None
         self.link: NodeLink | None = None
         self.host: list[Fact] = []
+        self.left_up: str | None = None  # the start in which it was launched, if that is not this one
         self._redactor = redactor
         self._news = news
         self._argv: tuple[str, ...] = ()
@@ -84,6 +85,8 @@ class Member:
     def go_on(self, folder: Path, news: Callable[[], None]) -> None:
         """Run on under a new start, with a log of its own."""
         self._news = news
+        self.left_up = str(self._spec["start"])
+        self.stand = Stand(kept=True)
         self._introductions += 1  # none of what it hears counts until it is told of its new peers
         if self.link is not None:
             with self.link.receiving:
@@ -147,6 +150,9 @@ class Member:
         seen = Figures(figures, self.started_at - self._launched_at)
         name, redact = self.node.name, self._redactor.text
         out = node_facts(name, self.node.address, self._argv, link, seen, self._launched_at, redact)
+        if self.left_up is not None:
+            text = f"node {name} was left up: its process of {self.left_up} goes on, nothing was started there"
+            out.append(Fact("node.left_up", self.left_up, Evidence("process", "launcher", text, node=name), node=name))
         lost = figures.get("log_error") or (self._files.error if self._files else None)
         if lost:
             evidence = Evidence("process", "engine.log", str(lost), node=name)
@@ -261,7 +267,8 @@ class Member:
         if event is not None:
             code = int(event["code"])
             after = link.ours(float(event["at"])) - self._launched_at
-            main = f"the engine's process on node {name} (pid {(link.event('started') or {}).get('pid')})"
+            since = f", left up since {self.left_up}" if self.left_up else ""
+            main = f"the engine's process on node {name} (pid {(link.event('started') or {}).get('pid')}{since})"
             if code >= 0:
                 return Exit(name, code, "exited", f"{main} ended with exit code {code} after {after:.1f} s")
             if code == -signal.SIGKILL and event.get("oom"):

@@ -24,13 +24,15 @@ _LONGEST = 4096
 @dataclass
 class Stand:
     """One node. ``since``: when it began to wait, None while it does not; ``where``: the rendezvous it waits at;
-    ``retries``: the address that it can't connect to; ``met``: it has found the others in this start."""
+    ``retries``: the address that it can't connect to; ``met``: it has found the others in this start; ``kept``: it was
+    left up by a restart of others, and has met those before them."""
 
     since: float | None = None
     where: str = ""
     retries: str | None = None
     met: bool = False
     lines: int = 0
+    kept: bool = False
     _rest: bytes = b""
 
     def feed(self, data: bytes, seconds: float) -> None:
@@ -82,6 +84,8 @@ def _at(stand: Stand) -> str:
 
 
 def _state(stand: Stand, started: bool) -> str:
+    if stand.kept:
+        return "it was left up and does not come again: this engine needs all its nodes restarted"
     if not started:
         return "it has not been started"
     return f"it has printed {stand.lines} lines" if stand.lines else "it has printed nothing"

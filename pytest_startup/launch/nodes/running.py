@@ -111,8 +111,8 @@ class NodesRunning:
         self._spared = frozenset(names)
 
     def spared(self) -> dict[str, Member]:
-        """The nodes that still run on behalf of the next start."""
-        return {n: m for n, m in self._members.items() if n in self._spared and m.ended() is None}
+        """The nodes that were to run on behalf of the next start; whether they do, ``ended`` tells."""
+        return {n: m for n, m in self._members.items() if n in self._spared}
 
     def stop(self) -> Sequence[Leftover]:
         """The API node first: it ends cleanly while its peers live; then the others, all at once, each with the whole
@@ -167,7 +167,7 @@ class NodesRunning:
     def _abandon(self) -> None:
         self._stopping.set()
         for member in self._members.values():
-            if member.node.name in self._fresh and member.started_at is not None:
+            if member.started_at is not None:  # one that was left up, too: the start has failed
                 member.stop(0.0, self._plan.profile.deadlines.release)
 
     def _start_rest(self) -> None:
