@@ -36,15 +36,6 @@ _LAUNCH = re.compile(
     r"|(?P<args>non-default args: |(?:^|\s)args: Namespace\(|server_args=(?:ServerArgs\(|\{)|Unsupported argument: )"
     r"|(?P<core>Initializing an? (?:V[01] )?LLM engine (?:\(v|with config))"
 )
-LAUNCH_ANCHORS = (
-    "server version ",
-    "LLM Version ",
-    "SGLang Version",
-    "  version ",
-    "args: ",
-    "server_args=",
-    "LLM engine ",
-)
 
 
 def engine_of(text: str) -> str | None:

@@ -224,7 +224,6 @@ def _record(text: str, base: Line) -> Line:
         line.message = rest[match.end() :]
         return line
     line.message = rest
-    line.continued = rest[:1] in (" ", "\t") or rest.startswith("Traceback")
     return _unknown_prefix(line, rest)
 
 

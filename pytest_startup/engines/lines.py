@@ -13,10 +13,9 @@ class Line:
     ``text`` is the line without colours, outer prefixes (docker, Kubernetes, compose, journald, Ray) and trailing CR;
     progress bars hold their last redraw. ``message`` is ``text`` behind the process prefix and the record header.
     ``process`` is the engine's name for who prints (``Worker_TP1_EP1``, ``EngineCore_DP0``, ``APIServer``), ``rank``
-    the part of it that is a rank (``TP1_EP1``, ``DP0``), None when none is named. ``continued``: the line goes on a
-    multi-line message (traceback). ``repeated``: Ray's count of equal lines, else 1. ``stamp`` is the printed time in
-    seconds since the epoch where it can be told, else None; ``seconds`` our receive time since launch. ``before``: what
-    stood before the record that is of no known form.
+    the part of it that is a rank (``TP1_EP1``, ``DP0``), None when none is named. ``repeated``: Ray's count of equal
+    lines, else 1. ``stamp`` is the printed time in seconds since the epoch where it can be told, else None; ``seconds``
+    our receive time since launch. ``before``: what stood before the record that is of no known form.
     """
 
     number: int
@@ -32,7 +31,6 @@ class Line:
     source: str | None = None
     stamp: float | None = None
     seconds: float | None = None
-    continued: bool = False
     repeated: int = 1
     before: str = ""
 

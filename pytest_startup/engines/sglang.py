@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_startup.engines.base import Endpoints, LogReader
+from pytest_startup.engines.metrics import plain, samples
 from pytest_startup.engines.reader import Reader
 from pytest_startup.engines.registry import tables
 from pytest_startup.engines.sglang_rules import SGLANG_RULES
@@ -59,25 +60,12 @@ class SglangDialect:
 
     def metric_facts(self, text: str, where: str, seconds: float | None = None) -> Sequence[Fact]:
         """Facts of a ``/metrics`` answer. Text that does not parse gives the facts before the first bad line."""
-        from prometheus_client.parser import text_string_to_metric_families
-
         out: list[Fact] = []
-        families = iter(text_string_to_metric_families(text))
-        while True:
-            try:
-                family = next(families)
-            except (StopIteration, ValueError, KeyError, IndexError):
-                return out
-            for sample in family.samples:
-                row = _SERIES.get(sample.name.removesuffix("_total"))
-                if row is None or not math.isfinite(sample.value):
-                    continue
-                labels = ",".join(f'{k}="{v}"' for k, v in sample.labels.items())
-                proof = Evidence(
-                    "endpoint", where, f"{sample.name}{{{labels}}} {sample.value:g}"[:400], seconds=seconds
-                )
-                value: JSON = int(sample.value) if sample.value.is_integer() else sample.value
-                out.append(Fact(row[0], value, proof, row[1], _rank(sample.labels)))
+        for name, labels, value, proof in samples(text, where, seconds):
+            if name in _SERIES and math.isfinite(value):
+                fact, unit = _SERIES[name]
+                out.append(Fact(fact, plain(value), proof, unit, _rank(labels)))
+        return out
 
     def config_facts(self, answers: Mapping[str, object]) -> Sequence[Fact]:
         """Facts of ``/server_info`` (one internal state per DP rank), ``/model_info`` and ``/v1/models``."""

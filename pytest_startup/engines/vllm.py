@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 from pytest_startup.engines.base import Endpoints, LogReader
 from pytest_startup.engines.reader import Reader
@@ -102,5 +103,5 @@ def _fact(
     unit: str | None = None,
     detail: Mapping[str, JSON] | None = None,
 ) -> Fact:
-    plain: JSON = value  # type: ignore[assignment]
+    plain = cast("JSON", value)  # it was parsed from JSON
     return Fact(name, plain, Evidence("endpoint", f"GET {path}", text[:400]), unit, detail=detail or {})

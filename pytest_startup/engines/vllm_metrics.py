@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pytest_startup.engines.metrics import plain, samples
 from pytest_startup.record import JSON, Evidence, Fact
 
 #: Counters and gauges (names without ``_total``, which the client library adds) → fact and unit. Cumulative since the
@@ -51,25 +52,16 @@ def facts_of_metrics(text: str, where: str, seconds: float | None = None) -> lis
     else ``num_gpu_blocks × block_size``, which is wrong for hybrid models and summed over DP engines: ``detail`` says
     ``derived``.
     """
-    from prometheus_client.parser import text_string_to_metric_families
-
     out: list[Fact] = []
-    families = iter(text_string_to_metric_families(text))
-    while True:
-        try:
-            family = next(families)
-        except (StopIteration, ValueError, KeyError, IndexError):
-            return out
-        for sample in family.samples:
-            name = sample.name.removesuffix("_total")
-            proof = Evidence("endpoint", where, _shown(sample.name, sample.labels, sample.value), seconds=seconds)
-            engine = sample.labels.get("engine") or None
-            if name == "vllm:cache_config_info":
-                out.extend(_capacity(sample.labels, proof, engine))
-            elif name in _SERIES and math.isfinite(sample.value):
-                fact, unit = _SERIES[name]
-                detail: dict[str, JSON] = {k: v for k, v in sample.labels.items() if k not in ("engine", "model_name")}
-                out.append(Fact(fact, _number(sample.value), proof, unit, None, None, engine, 0, detail))
+    for name, labels, value, proof in samples(text, where, seconds):
+        engine = labels.get("engine") or None
+        if name == "vllm:cache_config_info":
+            out.extend(_capacity(labels, proof, engine))
+        elif name in _SERIES and math.isfinite(value):
+            fact, unit = _SERIES[name]
+            detail: dict[str, JSON] = {k: v for k, v in labels.items() if k not in ("engine", "model_name")}
+            out.append(Fact(fact, plain(value), proof, unit, None, None, engine, 0, detail))
+    return out
 
 
 def _capacity(labels: Mapping[str, str], proof: Evidence, engine: str | None) -> list[Fact]:
@@ -100,12 +92,3 @@ def _label(labels: Mapping[str, str], key: str, kind: Callable[[str], Any]) -> A
         return kind(labels[key])
     except (KeyError, ValueError):
         return None
-
-
-def _number(value: float) -> JSON:
-    return int(value) if value.is_integer() else value
-
-
-def _shown(name: str, labels: Mapping[str, str], value: float) -> str:
-    inside = ",".join(f'{k}="{v}"' for k, v in labels.items())
-    return f"{name}{{{inside}}} {value:g}"[:400]
