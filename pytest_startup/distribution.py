@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: Workers write node id → group into this file before they report their collection; the controller reads it.
+#: Member of ``workerinput``: the file into which workers write node id → group before they report their collection.
 KEY = "startup_groups"
-_shared: dict[str, Path] = {}
 
 
-def share_groups(node: Any) -> None:
-    """On the controller: tell a worker where to write."""
-    if "file" not in _shared:
-        _shared["file"] = Path(tempfile.mkdtemp(prefix="pytest-startup-")) / "groups.json"
-    node.workerinput[KEY] = str(_shared["file"])
+class SharedGroups:
+    """The controller's end of that file, which lies in a folder of its own."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+
+    def tell(self, node: Any) -> None:
+        """Tell a worker where to write."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="pytest-startup-"))
+        node.workerinput[KEY] = str(self._folder / "groups.json")
+
+    def read(self) -> dict[str, str]:
+        """What the workers wrote; to be called once all of them have collected. The file is removed."""
+        path = None if self._folder is None else self._folder / "groups.json"
+        groups: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
+        self.remove()
+        return groups
+
+    def remove(self) -> None:
+        """Idempotent."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
 
 
 def write_groups(config: Any, groups: Mapping[str, str]) -> None:
@@ -29,18 +48,7 @@ def write_groups(config: Any, groups: Mapping[str, str]) -> None:
     os.replace(temporary, path)
 
 
-def read_groups() -> dict[str, str]:
-    """On the controller, once all workers have collected; the file is removed."""
-    path = _shared.pop("file", None)
-    if path is None or not path.exists():
-        return {}
-    groups: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
-    path.unlink()
-    path.parent.rmdir()
-    return groups
-
-
-def make_scheduler(config: Any, log: Any) -> Any:
+def make_scheduler(config: Any, log: Any, shared: SharedGroups) -> Any:
     """A scheduler that keeps our groups whole and spreads everything else as ``--dist`` asks."""
     import importlib
 
@@ -58,7 +66,7 @@ def make_scheduler(config: Any, log: Any) -> Any:
 
         def _split_scope(self, nodeid: str) -> str:
             if self.groups is None:
-                self.groups = read_groups()
+                self.groups = shared.read()
             group = self.groups.get(nodeid)
             if group is not None:
                 return f"startup:{group}"

@@ -226,13 +226,14 @@ class Distributed:
     """The hooks of xdist's controller; registered only where xdist is there."""
 
     def __init__(self, plugin: GatePlugin) -> None:
+        from pytest_startup.distribution import SharedGroups
+
         self.plugin = plugin
+        self.groups = SharedGroups()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        from pytest_startup.distribution import share_groups
-
-        share_groups(node)
+        self.groups.tell(node)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
@@ -244,13 +245,16 @@ class Distributed:
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
         from pytest_startup.distribution import make_scheduler
 
-        return make_scheduler(config, log)
+        return make_scheduler(config, log, self.groups)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         for key, data in getattr(node, "workeroutput", {}).get("startup", {}).items():
             result = self.plugin.session.results()[key]
             result.notes += [note for note in data["notes"] if note not in result.notes]
+
+    def pytest_unconfigure(self) -> None:
+        self.groups.remove()
 
 
 def global_timeout(config: pytest.Config) -> bool:

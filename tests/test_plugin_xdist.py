@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 from helpers_gate import PROFILE, calls, run, use
+
+from pytest_startup.distribution import KEY, SharedGroups
 
 OWN = """\
 import os, pytest
@@ -39,6 +44,17 @@ def test_one_worker_in_order_for_every_distribution(pytester: pytest.Pytester, d
         ]
     )
     assert "demo restart-1: weights, 20 s" in result.stderr.str()
+
+
+def test_the_folder_of_the_groups_is_gone_after_a_run_that_never_read_them() -> None:
+    worker = SimpleNamespace(workerinput={})
+    shared = SharedGroups()
+    shared.tell(worker)
+    folder = Path(worker.workerinput[KEY]).parent
+    assert folder.is_dir()
+    shared.remove()
+    assert not folder.exists()
+    assert shared.read() == {}
 
 
 def test_two_profiles_may_run_side_by_side(pytester: pytest.Pytester) -> None:
