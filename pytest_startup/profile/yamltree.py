@@ -92,11 +92,14 @@ def scalar(text: str) -> Data:
 
 @dataclass
 class _Frame:
-    """A list or mapping that is being filled. ``key`` is the key whose value comes next; ``skip``: it has none."""
+    """A list or mapping that is being filled.
+
+    ``has_key``: a value comes next, that of ``key``; with ``key`` None it belongs to a key that was refused. ``first``:
+    the line of each key.
+    """
 
     data: list[Any] | dict[str, Any]
     path: KeyPath
-    line: int
     key: str | None = None
     has_key: bool = False
     first: dict[str, int] = field(default_factory=dict)
@@ -178,7 +181,7 @@ class _Builder:
                 )
             self.mark(event)
             data: list[Any] | dict[str, Any] = {} if kind.startswith("Map") else []
-            self.stack.append(_Frame(data, self.path(), event.start_mark.line + 1))
+            self.stack.append(_Frame(data, self.path()))
         elif kind in ("MappingEndEvent", "SequenceEndEvent"):
             self.take(self.stack.pop().data, event)
         elif kind == "AliasEvent":
