@@ -123,7 +123,8 @@ class LiveStart:
         seen.caches_before = self._caches(earlier, fresh=self.plan.fresh)
         stages.now("looking at the host")
         here = not profile.nodes  # nodes look at themselves
-        nvml = gpus.Nvml(profile.launch.gpus or None) if here and (profile.launch.gpus or profile.host.gpu) else None
+        pins = (profile.host.gpu, profile.host.driver, profile.host.gpu_count)
+        nvml = gpus.Nvml(profile.launch.gpus or None) if here and (profile.launch.gpus or any(pins)) else None
         seen.facts += host.host_facts() if here else []
         if nvml is not None:
             seen.facts += gpus.identity_facts(nvml)

@@ -127,6 +127,18 @@ CASES: dict[str, tuple[Profile, tuple[Fact, ...], Outcome, tuple[str, ...]]] = {
         FAILED,
         ("1 GPUs are in use, 2 are pinned",),
     ),
+    "number of GPUs, and none seen": (
+        profile(host=Host(gpu_count=2)),
+        (version("0.31.0"),),
+        NOT_OBSERVABLE,
+        ("2 GPUs are pinned and none was seen", "from host.gpu_count"),
+    ),
+    "a GPU's name in other letters, as the preflight takes it": (
+        profile(host=Host(gpu="gh200")),
+        (fact("gpu.name", "NVIDIA GH200 480GB", source="gpu"),),
+        PASSED,
+        (),
+    ),
     "nothing pinned and nothing seen": (profile(), (), NOT_OBSERVABLE, ("version, model, arguments",)),
 }
 
@@ -169,6 +181,32 @@ def test_changed_since_the_reference(name: str) -> None:
     says(check(profile(), reference(fact(name, "a")), record(fact(name, "a")), None), PASSED)
 
 
+@pytest.mark.parametrize("name", ["gpu.uuid", "gpu.driver", "container.image"])
+def test_what_the_reference_showed_and_this_start_does_not(name: str) -> None:
+    verdict = check(profile(), reference(fact(name, "a")), record(version("1")), None)
+    says(verdict, NOT_OBSERVABLE, f"{name} was seen on the reference start and is not on this one", "from reference")
+
+
+@pytest.mark.parametrize("pinned", [None, "0.31.0"])
+def test_another_version_than_on_the_reference(pinned: str | None) -> None:
+    """Nothing pinned, or a pin that allows both builds: it is still not what was validated."""
+    wanted = profile(engine=Engine("vllm", "org/model", version=pinned))
+    first = reference(version("v0.31.0"), version("0.31.0+cu130", "endpoint"))
+    verdict = check(wanted, first, record(version("0.31.0"), version("0.31.0+cpu", "endpoint")), None)
+    says(verdict, FAILED, "engine 0.31.0+cpu runs, the reference start was 0.31.0+cu130", "from reference")
+    says(check(wanted, first, record(version("0.31.0")), None), PASSED)
+
+
+def test_options_that_a_script_added_to_the_running_engine() -> None:
+    def shown(*argv: str) -> Fact:
+        return fact("process.argv", ["vllm", "serve", *argv], source="process")
+
+    first = reference(shown("--port", "1", "--dtype=half"))
+    says(check(profile(), first, record(shown("--port", "2", "--dtype=auto")), None), PASSED)
+    other = record(shown("--port", "2", "--dtype=half", "--enforce-eager"))
+    says(check(profile(), first, other, None), FAILED, "other options than on the reference start: --enforce-eager")
+
+
 def test_another_fingerprint_than_on_the_reference() -> None:
     first = reference(version("1"), completions=(answer(fingerprint="vllm-1-abc"), answer()))
     other = record(version("1"), completions=(answer(fingerprint="vllm-1-nohash"),))
@@ -187,9 +225,14 @@ def test_other_arguments_than_the_reference() -> None:
     says(check(changed, first, other, None), PASSED)
 
 
+STARTS = (("reference", 10.5), ("restart-1", 99.0))
+
+
 def test_a_process_that_was_not_restarted() -> None:
     same, new = (fact("process.pid", pid, source="process") for pid in (4711, 4712))
     verdict = check(profile(), reference(same), record(same), None)
+    again = (record(same, version("1"), fact("process.start_time", t, source="process"), name=n) for n, t in STARTS)
+    says(check(profile(), *again, None), PASSED)  # a pid that was given out again
     says(verdict, FAILED, "process 4711 is still the one of the reference start: nothing was restarted")
     says(check(profile(), reference(same), record(new, version("1")), None), PASSED)
 

@@ -443,3 +443,26 @@ def test_ending_real_processes_by_group():
         leader.kill()
         leader.wait()
         leader.stdout.close()
+
+
+def test_the_arguments_of_the_engine_are_those_that_the_kernel_shows(tmp_path: Path) -> None:
+    """Below a script that leaves arguments out, its engine's own are shown."""
+    script = tmp_path / "serve.sh"
+    code = "import sys; print('up', flush=True); sys.stdin.read()"
+    script.write_text(f'#!/bin/sh\n"{sys.executable}" -c "{code}" --port "$2"; true\n')
+    script.chmod(0o755)
+    with subprocess.Popen(
+        [str(script), "--port", "4711", "--dropped"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        main = identity.identify(process.pid)
+        assert main is not None
+        found = identity.engine_arguments(main, 4711)
+        assert found is not None
+        assert found[0] != process.pid
+        assert found[1] == [sys.executable, "-c", code, "--port", "4711"]
+        assert identity.engine_arguments(main, 4712) is None
+        process.stdin.close()
+    assert identity.engine_arguments(main, 4711) is None

@@ -11,7 +11,7 @@ from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
 from pytest_startup.leftup import left_up
 from pytest_startup.profile.model import Profile
-from pytest_startup.record import Fact, StartRecord
+from pytest_startup.record import JSON, Fact, StartRecord
 from pytest_startup.redact import MASK, Redactor
 
 #: Facts that must not change from the reference start to a restart.
@@ -238,7 +238,7 @@ def _host(judging: common.Judging, profile: Profile, start: StartRecord) -> None
             judging.not_observable(
                 f"{name} is pinned to {pinned} and was not seen", str(pinned), name, source=f"host.{key}"
             )
-        wrong = [f for f in facts if not fnmatch.fnmatchcase(str(f.value), str(pinned))]
+        wrong = [f for f in facts if not fnmatch.fnmatchcase(str(f.value).lower(), str(pinned).lower())]
         if wrong:
             judging.failed(
                 f"{name} is {wrong[0].value}, {pinned} is pinned",
@@ -248,7 +248,14 @@ def _host(judging: common.Judging, profile: Profile, start: StartRecord) -> None
                 source=f"host.{key}",
             )
     gpus = {(f.node, str(f.value)) for f in start.named("gpu.uuid")}
-    if host.gpu_count is not None and gpus and len(gpus) != host.gpu_count:
+    if host.gpu_count and not gpus:
+        judging.not_observable(
+            f"{host.gpu_count} GPUs are pinned and none was seen",
+            f"{host.gpu_count} GPUs",
+            "gpu.uuid of NVML",
+            source="host.gpu_count",
+        )
+    elif host.gpu_count is not None and len(gpus) != host.gpu_count:
         judging.failed(
             f"{len(gpus)} GPUs are in use, {host.gpu_count} are pinned",
             f"{host.gpu_count} GPUs",
@@ -282,6 +289,54 @@ def _same_fingerprint(judging: common.Judging, reference: StartRecord, start: St
         )
 
 
+def _same_version_as(judging: common.Judging, reference: StartRecord, start: StartRecord) -> None:
+    """Each source (the log's banner, the endpoint) says what it said before: a pin may allow more than one build."""
+    facts = [f for f in start.named("engine.version") if isinstance(f.value, str)]
+    for source in dict.fromkeys(f.evidence.source for f in facts):
+        now = {str(f.value).removeprefix("v"): f for f in facts if f.evidence.source == source}
+        before = [f for f in reference.named("engine.version") if f.evidence.source == source]
+        old = {str(f.value).removeprefix("v") for f in before}
+        if old and (other := [f for v, f in now.items() if v not in old]):
+            judging.failed(
+                f"engine {other[0].value} runs, the reference start was {common.listed(sorted(old))}",
+                common.listed(sorted(old)),
+                [f"{f.value} ({source})" for f in other],
+                [*other, *before],
+                ("the installation was changed between the starts: validate the new one from its own reference start",),
+                "reference",
+            )
+            return
+
+
+def _began_later(reference: StartRecord, start: StartRecord, node: str | None) -> bool:
+    """A pid that the kernel gave out again: the process began at another time."""
+    before, now = ({f.value for f in r.named("process.start_time") if f.node == node} for r in (reference, start))
+    return bool(before and now) and not before & now
+
+
+def _same_options(judging: common.Judging, reference: StartRecord, start: StartRecord) -> None:
+    """The options of the running engine are those of the reference start, whatever a script in between added."""
+    for fact in start.named("process.argv"):
+        before = [f for f in reference.named("process.argv") if f.node == fact.node]
+        old, new = (
+            {str(a).partition("=")[0] for f in fs for a in _list(f) if str(a).startswith("--")}
+            for fs in (before, [fact])
+        )
+        if before and old != new:
+            judging.failed(
+                f"the running engine has other options than on the reference start: {common.listed(sorted(old ^ new))}",
+                " ".join(map(str, _list(before[0]))),
+                [f"{common.who(fact)}: {' '.join(map(str, _list(fact)))}"],
+                [fact, *before],
+                ("a wrapper script, or a file that it reads, changed between the starts",),
+                "reference",
+            )
+
+
+def _list(fact: Fact) -> list[JSON]:
+    return fact.value if isinstance(fact.value, list) else []
+
+
 def _same_as_reference(judging: common.Judging, profile: Profile, reference: StartRecord, start: StartRecord) -> None:
     change = common.changed_on_purpose(common.restart_of(profile, start))
     if not change:
@@ -298,6 +353,15 @@ def _same_as_reference(judging: common.Judging, profile: Profile, reference: Sta
                 ("nothing that was measured on the reference start holds for this one",),
                 "reference",
             )
+        elif old and not new:
+            judging.not_observable(
+                f"{name} was seen on the reference start and is not on this one",
+                common.listed(sorted(v for _, v in old)),
+                name,
+                before,
+                ("what could be seen before is part of what was validated: a driver or tool that is gone hides it",),
+                "reference",
+            )
         judging.saw(*now)
     if not change and reference.argv and start.argv and _without_port(reference.argv) != _without_port(start.argv):
         judging.failed(
@@ -306,11 +370,15 @@ def _same_as_reference(judging: common.Judging, profile: Profile, reference: Sta
             [" ".join(_without_port(start.argv))],
             source="reference",
         )
+    _same_version_as(judging, reference, start)
+    if not change:
+        _same_options(judging, reference, start)
     old_pids = {(f.node, str(f.value)) for f in reference.named("process.pid")}
     up = left_up(start)
     again: list[Fact] = [
         f for f in start.named("process.pid") if (f.node, str(f.value)) in old_pids and f.node not in up
     ]
+    again = [f for f in again if not _began_later(reference, start, f.node)]
     if again:
         judging.failed(
             f"process {again[0].value} is still the one of the reference start: nothing was restarted",

@@ -150,6 +150,30 @@ def command_line(pid: int, limit: int = 160) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def arguments(pid: int) -> list[str] | None:
+    """The argument list as the kernel shows it; None if it can't be read, or is a title written over it."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            parts = file.read().removesuffix(b"\0").split(b"\0")
+    except OSError:
+        return None
+    return [part.decode("utf-8", "replace") for part in parts] if any(parts[1:]) else None
+
+
+def engine_arguments(main: Identity, port: int) -> tuple[int, list[str]] | None:
+    """Pid and arguments of the process that was told to serve on ``port``: ``main``, or what a script in between ran.
+
+    The lowest of those below ``main`` whose arguments name the port; None where no process shows it.
+    """
+    wanted = {str(port), f"--port={port}"}
+    below = descendants([main.pid], table())
+    for pid in [*(p.pid for p in reversed(below)), main.pid]:
+        shown = arguments(pid)
+        if shown is not None and wanted & set(shown):
+            return (pid, shown) if alive(main) else None
+    return None
+
+
 def send(identity: Identity, number: signal.Signals) -> bool:
     """Signal exactly this process; False if it is gone. A pid that was used again is never hit.
 

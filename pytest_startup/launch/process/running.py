@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_startup.launch import registry, stopping
 from pytest_startup.launch.base import Exit, NodeLog, StartPlan
-from pytest_startup.launch.identity import Identity, alive, command_line, ours
+from pytest_startup.launch.identity import Identity, alive, command_line, engine_arguments, ours
 from pytest_startup.launch.memory import SHM, Peak
 from pytest_startup.launch.process.link import KeeperLink
 from pytest_startup.launch.release import GpuHeld, gpus_released, port_released
@@ -38,6 +38,7 @@ class ProcessRunning:
         self._plan = plan
         self._node = node
         self._redact = redactor.text
+        self._redact_argv = redactor.argv
         self._argv = redactor.argv(plan.argv)
         self._gpu_held = gpu_held
         self._main = Identity(int(started["pid"]), int(started["start"]))
@@ -86,12 +87,14 @@ class ProcessRunning:
         return self.exited()
 
     def facts(self) -> Sequence[Fact]:
-        """``process.argv``, ``.pid``, ``.start_time``, ``host.memory_peak``, processes that ended; takes ≤ 1 s."""
+        """``process.argv`` (as the kernel shows it while the engine runs, else as it was launched), ``.pid``,
+        ``.start_time``, ``host.memory_peak``, processes that ended; takes ≤ 1 s."""
         figures = self._link.event("ended") or self._link.ask("facts", 1.0) or self._link.event("facts") or {}
-        argv = self._argv
+        seen = engine_arguments(self._main, self._plan.port)
+        argv, where = (self._argv, "argv") if seen is None else (self._redact_argv(seen[1]), f"/proc/{seen[0]}/cmdline")
         out = [
-            self._fact("process.argv", argv, "argv", " ".join(argv)),
-            self._fact("process.pid", self._main.pid, f"/proc/{self._main.pid}", argv[0]),
+            self._fact("process.argv", argv, where, " ".join(argv)),
+            self._fact("process.pid", self._main.pid, f"/proc/{self._main.pid}", self._argv[0]),
             self._fact(
                 "process.start_time",
                 round(self._main.start / os.sysconf("SC_CLK_TCK"), 2),
