@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_startup.record import JSON, StartRecord, record_from_json, record_to_json
+from pytest_startup.record import JSON, StartRecord
+from pytest_startup.record_json import record_from_json, record_to_json
 from pytest_startup.redact import Redactor
 
 MANIFEST = "run.json"

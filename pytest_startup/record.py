@@ -1,14 +1,14 @@
 """Facts, evidence, phases and the record of one start: what was seen, and where.
 
-Everything here is plain data. A record is written as JSON (``schemas/record.schema.json``) and read back to the
-same values, so that a check can never tell a live start from a saved one.
+Everything here is plain data. A record is written as JSON and read back to the same values (``record_json``), so that a
+check can never tell a live start from a saved one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Union
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Union
 
 JSON = Union[None, bool, int, float, str, list["JSON"], dict[str, "JSON"]]
 
@@ -30,13 +30,10 @@ PHASES = (
     "shutdown",
 )
 
-#: Where a fact can come from. ``log`` facts are read again from the raw log on a replay; all others are kept.
-SOURCES = ("log", "endpoint", "workload", "cache", "process", "container", "gpu", "host", "profile")
-
 
 @dataclass(frozen=True)
 class Evidence:
-    """Where something was seen.
+    """Where something was seen. ``source``: log, endpoint, workload, cache, process, container, gpu or host.
 
     ``where`` is a path relative to the folder of the start (``head/engine.log``), an endpoint (``GET /metrics``) or a
     path below a named cache (``compile-cache/…``). ``line`` counts LF from 1. ``seconds`` is the receive time since
@@ -52,7 +49,7 @@ class Evidence:
     seconds: float | None = None
 
     def place(self) -> str:
-        """``head/reference/engine.log:52`` as printed in messages."""
+        """``head/engine.log:52``; messages put the start's name before it."""
         return self.where if self.line is None else f"{self.where}:{self.line}"
 
 
@@ -77,6 +74,12 @@ class Fact:
     start: int = 0
     detail: Mapping[str, JSON] = field(default_factory=dict)
 
+    def member(self, key: str) -> JSON:
+        """A member of a compound statement, whether it stands in ``value`` or in ``detail``; None if in neither."""
+        if isinstance(self.value, Mapping) and key in self.value:
+            return self.value[key]
+        return self.detail.get(key)
+
 
 @dataclass(frozen=True)
 class PhaseSpan:
@@ -96,12 +99,21 @@ class PhaseSpan:
     seconds: float | None = None
     source: str | None = None
 
+    @property
+    def taken(self) -> float | None:
+        """Seconds that it took: as stated, else from begin to end; None where nothing says it."""
+        if self.seconds is not None:
+            return self.seconds
+        return self.end - self.begin if self.begin is not None and self.end is not None else None
+
 
 @dataclass(frozen=True)
 class Failure:
     """Why a start failed: the phase of the failing rank, its first real cause, and what can and cannot help.
 
-    ``kind`` is one of ``engines.failures.KINDS`` (``out-of-device-memory``, ``port-taken``, ``hang``, ``unknown`` …).
+    ``kind`` is one of ``engines.failures.KINDS`` (``out-of-device-memory``, ``port-taken``, ``hang``, ``unknown`` …),
+    or what was seen from outside the log: ``refused``, ``ended``, ``deadline``, ``not-serving``, ``divergence``,
+    ``node-lost``, ``node-missing``, ``interrupted``, ``defect``.
     ``cause`` is None when the start ended without any line that explains it (killed from outside, log stopped).
     """
 
@@ -122,7 +134,8 @@ class Completion:
     """One request that was really sent, and what came back. ``status`` 0: no HTTP answer (``error`` says why).
 
     Token counts are the server's ``usage``; None when it sent none. ``token_ids``/``logprobs`` only where offered.
-    ``purpose``: ``ready``, ``ready-chat``, ``ready-stream``, ``quality``, ``throughput``.
+    ``purpose``: ``first`` (the one that ended the wait), ``ready``, ``ready-chat``, ``ready-stream``, ``quality``,
+    ``throughput``, ``last`` (behind the workload), ``user`` (a test of the user's own).
     """
 
     purpose: str
@@ -202,7 +215,7 @@ class Leftover:
 class StartRecord:
     """All that is known of one start. ``name`` is ``reference``, ``restart-1`` …; ``kind`` the restart kind.
 
-    ``population`` labels the restart kind with its options (``process``, ``process+wipe:compile-cache``): times and
+    ``population`` labels the restart kind with its options (``process``, ``process+wiped:compile-cache``): times and
     throughput are only compared within one. ``ready_seconds`` is the time from launch to the first real completion,
     None if there was none. ``wall_seconds`` is the time from launch to the end of observation. ``exit_code`` is of the
     main process and None while it runs; a code of 0 proves nothing.
@@ -243,101 +256,10 @@ class StartRecord:
         """Every rank that any fact names, sorted."""
         return sorted({f.rank for f in self.facts if f.rank})
 
-
-def _plain(value: Any) -> JSON:
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if hasattr(value, "__dataclass_fields__"):
-        pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
-        return {k: _plain(v) for k, v in pairs if v is not None and v != () and v != {}}
-    plain: JSON = value
-    return plain
-
-
-def fact_to_json(fact: Fact) -> dict[str, JSON]:
-    """The flat form of ``explain --json`` and of the record: ``{fact, value, unit, line, text, rank?, node?, …}``."""
-    out: dict[str, JSON] = {"fact": fact.name, "value": fact.value, "unit": fact.unit}
-    e = fact.evidence
-    out.update(source=e.source, where=e.where, line=e.line, text=e.text, start=fact.start)
-    for key, value in (("rank", fact.rank), ("node", fact.node), ("engine", fact.engine), ("seconds", e.seconds)):
-        if value is not None:
-            out[key] = value
-    out.update({k: v for k, v in fact.detail.items() if k not in out})
-    return out
-
-
-_FLAT = {"fact", "value", "unit", "source", "where", "line", "text", "start", "rank", "node", "engine", "seconds"}
-
-
-def fact_from_json(data: Mapping[str, Any]) -> Fact:
-    """Inverse of ``fact_to_json``. Raises KeyError for a missing member."""
-    evidence = Evidence(
-        source=data["source"],
-        where=data["where"],
-        text=data.get("text", ""),
-        line=data.get("line"),
-        node=data.get("node"),
-        rank=data.get("rank"),
-        seconds=data.get("seconds"),
-    )
-    return Fact(
-        name=data["fact"],
-        value=data["value"],
-        evidence=evidence,
-        unit=data.get("unit"),
-        rank=data.get("rank"),
-        node=data.get("node"),
-        engine=data.get("engine"),
-        start=data.get("start", 0),
-        detail={k: v for k, v in data.items() if k not in _FLAT},
-    )
-
-
-def record_to_json(record: StartRecord) -> dict[str, JSON]:
-    """JSON form of a record; members that are None or empty are left out."""
-    out: dict[str, JSON] = {
-        f.name: _plain(v) for f in fields(record) if (v := getattr(record, f.name)) not in (None, (), {})
-    }
-    out["facts"] = [fact_to_json(f) for f in record.facts]
-    if record.cleanup is not None:
-        out["cleanup"] = _plain(record.cleanup)
-    return out
-
-
-def _many(kind: type[Any], rows: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
-    for row in rows:
-        yield kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
-
-
-def _tree(data: Mapping[str, Any]) -> CacheTree:
-    return CacheTree(**{**data, "files": tuple(_many(CacheFile, data.get("files", ())))})
-
-
-def _failure(data: Mapping[str, Any]) -> Failure:
-    rest: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-    rest["cause"] = Evidence(**data["cause"]) if data.get("cause") else None
-    rest["last_lines"] = tuple(_many(Evidence, data.get("last_lines", ())))
-    return Failure(**rest)
-
-
-def record_from_json(data: Mapping[str, Any]) -> StartRecord:
-    """Inverse of ``record_to_json``. Raises KeyError, TypeError or ValueError when ``data`` is not a record."""
-    if data.get("schema") != RECORD_SCHEMA:
-        raise ValueError(f"record schema {data.get('schema')!r}, this version reads {RECORD_SCHEMA}")
-    rest = dict(data)
-    rest["argv"] = tuple(data.get("argv", ()))
-    rest["notes"] = tuple(data.get("notes", ()))
-    rest["facts"] = tuple(fact_from_json(f) for f in data.get("facts", ()))
-    rest["phases"] = tuple(_many(PhaseSpan, data.get("phases", ())))
-    rest["completions"] = tuple(_many(Completion, data.get("completions", ())))
-    rest["throughput"] = tuple(_many(ThroughputSample, data.get("throughput", ())))
-    rest["caches_before"] = tuple(_tree(t) for t in data.get("caches_before", ()))
-    rest["caches_after"] = tuple(_tree(t) for t in data.get("caches_after", ()))
-    for name in ("failure", "outside"):
-        rest[name] = _failure(data[name]) if data.get(name) else None
-    rest["log_bytes"] = dict(data.get("log_bytes", {}))
-    if "cleanup" in data:
-        rest["cleanup"] = tuple(_many(Leftover, data["cleanup"]))
-    return StartRecord(**rest)
+    def phase_seconds(self) -> dict[str, float]:
+        """Seconds per phase, of the slowest rank; a phase for which nothing states a time is left out, never 0."""
+        out: dict[str, float] = {}
+        for span in self.phases:
+            if span.taken is not None:
+                out[span.phase] = max(span.taken, out.get(span.phase, 0.0))
+        return out

@@ -12,7 +12,8 @@ import pytest
 
 from pytest_startup import artifacts
 from pytest_startup.artifacts import ArtifactsError, RunFolder, read_manifest, read_record, run_folder
-from pytest_startup.record import Completion, Evidence, Fact, StartRecord, record_to_json
+from pytest_startup.record import Completion, Evidence, Fact, StartRecord
+from pytest_startup.record_json import record_to_json
 from pytest_startup.redact import Redactor
 
 WHEN = "2026-11-29T15:00:00Z"

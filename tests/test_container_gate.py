@@ -12,7 +12,8 @@ import pytest
 from helpers_docker import TESTS, TestEngine, gate, gate_env, gate_yaml, need_engine
 from helpers_launch import isolate, until
 
-from pytest_startup.record import StartRecord, record_from_json
+from pytest_startup.record import StartRecord
+from pytest_startup.record_json import record_from_json
 
 #: Says what the recorded engine says until it loads weights, then takes all the memory that there is.
 HUNGRY = """\

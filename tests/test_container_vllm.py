@@ -12,7 +12,8 @@ import pytest
 from helpers_container_vllm import need_vllm, profile_text
 from helpers_docker import gate, gate_env, need_engine
 
-from pytest_startup.record import StartRecord, record_from_json
+from pytest_startup.record import StartRecord
+from pytest_startup.record_json import record_from_json
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pytest_startup import record as r
+from pytest_startup import record_json as j
 from pytest_startup.profile.names import CHECKS
 from pytest_startup.profile.page import tables
 from pytest_startup.schema import FOLDER, main, names
@@ -65,19 +66,19 @@ def test_each_is_a_schema_and_stands_in_the_project_root_too(name: str) -> None:
 
 
 def test_a_full_record_is_valid_and_comes_back_equal() -> None:
-    data = json.loads(json.dumps(r.record_to_json(FULL)))
+    data = json.loads(json.dumps(j.record_to_json(FULL)))
     assert list(validator("record").iter_errors(data)) == []
-    assert r.record_from_json(data) == FULL
+    assert j.record_from_json(data) == FULL
 
 
 def test_the_smallest_record_is_valid() -> None:
     small = r.StartRecord("p", "reference", "process", "process", "2026-11-29T15:00:00Z")
-    assert list(validator("record").iter_errors(json.loads(json.dumps(r.record_to_json(small))))) == []
+    assert list(validator("record").iter_errors(json.loads(json.dumps(j.record_to_json(small))))) == []
 
 
 def test_the_full_record_leaves_nothing_out() -> None:
     """Every field of every dataclass stands in the full record, so that its validity says something."""
-    data: Any = r.record_to_json(FULL)
+    data: Any = j.record_to_json(FULL)
     for kind, shown in [
         (r.StartRecord, data),
         (r.Failure, data["failure"]),
@@ -107,7 +108,7 @@ def test_the_full_record_leaves_nothing_out() -> None:
     ],
 )
 def test_a_wrong_record_is_refused(path: tuple[Any, ...], value: Any) -> None:
-    data: Any = json.loads(json.dumps(r.record_to_json(FULL)))
+    data: Any = json.loads(json.dumps(j.record_to_json(FULL)))
     part = data
     for key in path[:-1]:
         part = part[key]

@@ -9,7 +9,8 @@ from typing import IO
 from pytest_startup.engines.base import LogSummary
 from pytest_startup.engines.lines import Line
 from pytest_startup.engines.rules import shortened
-from pytest_startup.record import JSON, Evidence, Fact, PhaseSpan, fact_to_json
+from pytest_startup.record import JSON, Evidence, Fact, PhaseSpan
+from pytest_startup.record_json import fact_to_json
 
 
 def summary_to_json(summary: LogSummary, where: str) -> dict[str, JSON]:

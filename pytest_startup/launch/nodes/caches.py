@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from pytest_startup.observe.caches import Snapshot, snapshot
-from pytest_startup.record import CacheFile, CacheTree, fact_from_json, fact_to_json
+from pytest_startup.record import CacheFile, CacheTree
+from pytest_startup.record_json import fact_from_json, fact_to_json
 
 
 def look(asked: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from pytest_startup.launch import locks, ports
 from pytest_startup.launch.identity import command_line
 from pytest_startup.launch.nodes import steps as nodes_steps
 from pytest_startup.observe.host import host_facts, meminfo, shm_facts
-from pytest_startup.record import fact_to_json
+from pytest_startup.record_json import fact_to_json
 
 _SMI_LIMIT = 20.0
 #: Files of a checkpoint that are hashed whole; all others count by name and size (a shard takes minutes to hash).

@@ -17,7 +17,8 @@ from pytest_startup.launch.nodes.link import NodeLink
 from pytest_startup.launch.nodes.reach import Access
 from pytest_startup.launch.nodes.rendezvous import Stand
 from pytest_startup.profile.nodes import Node
-from pytest_startup.record import Evidence, Fact, Leftover, fact_from_json
+from pytest_startup.record import Evidence, Fact, Leftover
+from pytest_startup.record_json import fact_from_json
 from pytest_startup.redact import Redactor
 
 #: Seconds after which a keeper that hears nothing ends its engine. Longer than our own patience with a silent link, so
