@@ -23,6 +23,8 @@ _SERVERS = (
     (("sglang", "serve"), "sglang"),
 )
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+#: First words that are a program and no model.
+_PROGRAM = re.compile(r"python[\d.]*|env|numactl|taskset|nice|tini|dumb-init|uv|.*\.(py|sh)")
 _FILE_NAME = re.compile(r".*\.(py|json|jinja|yaml|yml|toml|txt|so|sh|conf|pth)")
 
 
@@ -110,12 +112,22 @@ class _Maker:
     def server(self, words: list[str], entrypoint: str | None) -> tuple[str | None, list[str], list[str]]:
         """Engine kind, the words before the engine's own arguments, and these."""
         whole = [entrypoint, *words] if entrypoint else words
-        for start, kind in _SERVERS:
-            if tuple(w.rpartition("/")[2] if i == 0 else w for i, w in enumerate(whole[: len(start)])) == start:
-                cut = len(start) - (1 if entrypoint else 0)
-                return kind, words[:cut], words[cut:]
-        if words and not words[0].startswith("-") and words[0] in ("sleep", "tail", "bash", "sh"):
+        cut = 1 if entrypoint else 0
+        for place in range(len(whole)):  # numactl -N 0 vllm serve …
+            names = [whole[place].rpartition("/")[2], *whole[place + 1 :]]
+            for start, kind in _SERVERS:
+                if tuple(names[: len(start)]) == start:
+                    end = place + len(start) - cut
+                    return kind, words[:end], words[end:]
+        if words and words[0] in ("sleep", "tail", "bash", "sh"):
             return None, words, []
+        if words and _PROGRAM.fullmatch(words[0].rpartition("/")[2]):
+            end = next((n for n, word in enumerate(words) if n and word.startswith("-")), len(words))
+            self.note(
+                f"no known server in {' '.join(words[:end])}; see that launch.container.command ends where the "
+                "engine's own arguments begin"
+            )
+            return None, words[:end], words[end:]
         return None, [], words
 
     def engine(self, kind: str, words: list[str]) -> dict[str, Any]:

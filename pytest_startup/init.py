@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_startup import dockerrun
 from pytest_startup.draft import Draft, from_run
 from pytest_startup.draftyaml import render
+
+if TYPE_CHECKING:
+    from pytest_startup.launch.container.address import Address
 
 STARTER = """\
 # yaml-language-server: $schema=profile.schema.json (written by: pytest-startup schema profile)
@@ -113,44 +115,37 @@ def _draft(given: argparse.Namespace, environ: Mapping[str, str]) -> Draft | Non
     if given.from_docker_run is not None:
         return from_run(dockerrun.parse(given.from_docker_run), environ, Path.cwd(), given.name)
     if given.from_container is not None:
-        container, image = inspect(given.from_container, environ)
-        return from_run(dockerrun.inspected(container, image), environ, Path.cwd(), given.name)
+        container, image, address = inspect(given.from_container, environ)
+        draft = from_run(dockerrun.inspected(container, image), environ, Path.cwd(), given.name)
+        if address.named:
+            draft.notes.append(
+                f"read from the container engine at {address}, which the profile does not name: pytest asks the same "
+                "one in the same environment; launch.container.context or docker_host pins it"
+            )
+        return draft
     return None
 
 
-def inspect(name: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the daemon says of a container and of its image. Raises _NoContainer."""
-    import docker
-    import requests
+def inspect(name: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any], Address]:
+    """What the daemon says of a container and of its image, and which daemon it was: the one that a profile which
+    names none would use. Raises _NoContainer."""
+    from pytest_startup.launch.container import address as docker_address
+    from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 
-    host = environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-    _probe(host)
-    client = None
     try:
-        client = docker.from_env(timeout=10)
-        container = client.containers.get(name)
-        return dict(container.attrs), dict(client.images.get(container.attrs["Image"]).attrs)
-    except docker.errors.NotFound as e:
-        raise _NoContainer(f"{e.explanation or e}; `docker ps -a` lists what there is") from None
-    except (docker.errors.DockerException, requests.RequestException) as e:
-        raise _NoContainer(f"the Docker daemon at {host} does not answer: {e}") from None
+        address = docker_address.find(None, environ)
+    except docker_address.AddressError as e:
+        raise _NoContainer(str(e)) from None
+    daemon = Daemon(address)
+    try:
+        container = dict(daemon.inspect(name))
+        return container, dict(daemon.image(str(container["Image"]))), address
+    except NotThere as e:
+        raise _NoContainer(f"{address}: {e}; `{address.command()} ps -a` lists what there is") from None
+    except (DaemonLost, DaemonRefused) as e:
+        raise _NoContainer(str(e)) from None
     finally:
-        if client is not None:
-            client.close()
-
-
-def _probe(host: str) -> None:
-    """Is somebody behind a local socket? docker-py would leave its own socket open where nobody is."""
-    scheme, _, path = host.partition("://")
-    if scheme != "unix":
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(10)
-        try:
-            probe.connect(path)
-        except OSError as e:
-            why = e.strerror or str(e)
-            raise _NoContainer(f"no Docker daemon at {host}: {why.lower()}; DOCKER_HOST names another one") from None
+        daemon.close()
 
 
 def _still_wrong(text: str, path: Path) -> list[str]:

@@ -181,6 +181,19 @@ def launcher() -> Iterator[Any]:
     made.close()
 
 
+def docker_context(folder: Path, name: str, host: str, tls: Mapping[str, bytes] | None = None, **more: Any) -> None:
+    """What ``docker context create`` writes below the configuration ``folder``; ``tls``: files and their contents."""
+    mark = hashlib.sha256(name.encode()).hexdigest()
+    meta = folder / "contexts" / "meta" / mark
+    meta.mkdir(parents=True)
+    (meta / "meta.json").write_text(json.dumps({"Name": name, "Endpoints": {"docker": {"Host": host, **more}}}))
+    if tls is not None:
+        secured = folder / "contexts" / "tls" / mark / "docker"
+        secured.mkdir(parents=True)
+        for file, data in tls.items():
+            (secured / file).write_bytes(data)
+
+
 def wait_gone(pid: int, limit: float = 20.0) -> None:
     from helpers_launch import gone, until
 

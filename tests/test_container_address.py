@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import socket
@@ -11,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers_docker import docker_context
 
 from pytest_startup.launch.container import address as docker_address
 from pytest_startup.launch.container.address import Address, AddressError, find
@@ -20,18 +20,9 @@ from pytest_startup.profile.model import ContainerLaunch
 IMAGE = "sha256:" + "a" * 64
 
 
-def context(folder: Path, name: str, host: str, tls: bool = False) -> None:
-    mark = hashlib.sha256(name.encode()).hexdigest()
-    meta = folder / "contexts" / "meta" / mark
-    meta.mkdir(parents=True)
-    (meta / "meta.json").write_text(json.dumps({"Name": name, "Endpoints": {"docker": {"Host": host}}}))
-    if tls:
-        (folder / "contexts" / "tls" / mark / "docker").mkdir(parents=True)
-
-
 def test_the_profile_comes_first(tmp_path):
     environ = {"DOCKER_HOST": "unix:///env.sock", "DOCKER_CONFIG": str(tmp_path)}
-    context(tmp_path, "mine", "unix:///mine.sock")
+    docker_context(tmp_path, "mine", "unix:///mine.sock")
     assert find(ContainerLaunch(IMAGE, docker_host="/run/x.sock"), environ) == Address(
         "unix:///run/x.sock", "launch.container.docker_host"
     )
@@ -43,8 +34,8 @@ def test_contexts(tmp_path):
     environ = {"DOCKER_CONFIG": str(tmp_path)}
     plain = ContainerLaunch(IMAGE)
     assert find(plain, environ) == Address(docker_address.DEFAULT, "default")
-    context(tmp_path, "rootless", "unix:///run/user/1000/docker.sock")
-    context(tmp_path, "tls", "tcp://127.0.0.1:2376", tls=True)
+    docker_context(tmp_path, "rootless", "unix:///run/user/1000/docker.sock")
+    docker_context(tmp_path, "tls", "tcp://127.0.0.1:2376", tls={})
     (tmp_path / "config.json").write_text('{"currentContext": "rootless"}')
     assert find(plain, environ).url == "unix:///run/user/1000/docker.sock"
     assert find(plain, {**environ, "DOCKER_CONTEXT": "default"}).url == docker_address.DEFAULT

@@ -138,13 +138,23 @@ def test_an_option_arrives(options: str, field: str, value: Any) -> None:
             "python3 -m sglang.launch_server --model-path org/m --tp 2",
             *("sglang", None, ("python3", "-m", "sglang.launch_server"), "org/m", ("--tp", "2")),
         ),
+        (
+            "numactl -N 0 vllm serve org/m --a b",
+            *("vllm", None, ("numactl", "-N", "0", "vllm", "serve"), "org/m", ("--a", "b")),
+        ),
+        (
+            "--entrypoint python3 IMAGE /opt/conda/bin/vllm serve org/m",
+            *("vllm", ("python3",), ("/opt/conda/bin/vllm", "serve"), "org/m", ()),
+        ),
+        ("python3 /opt/own.py --model org/m", "vllm", None, ("python3", "/opt/own.py"), "org/m", ()),
         ("bash -c 'exec vllm serve org/m --a \"b c\"'", "vllm", (), ("vllm", "serve"), "org/m", ("--a", "b c")),
     ],
 )
 def test_words_behind_the_image(
     words: str, kind: str, entrypoint: Any, command: tuple[str, ...], model: str, args: tuple[str, ...]
 ) -> None:
-    profile = loaded(f"docker run {ID} {words}")
+    before, image, behind = words.rpartition("IMAGE ")
+    profile = loaded(f"docker run {before} {ID} {behind if image else words}")
     container = profile.launch.container
     assert container is not None
     assert (profile.engine.kind, container.entrypoint, container.command) == (kind, entrypoint, command)
@@ -170,6 +180,7 @@ NOTES = [
     (f"docker run --mount type=tmpfs,target=/x {ID} m", "--mount type=tmpfs,target=/x is not carried over"),
     (f"docker run -v $DATA/x:/x {ID} m", "$DATA/x can't be resolved; write the path itself"),
     (f"docker run {ID}", "no model on the command line; give engine.model"),
+    (f"docker run {ID} python3 /opt/own.py --model m", "no known server in python3 /opt/own.py; see that launch.container.command ends where the engine's own arguments begin"),
     (f"docker run {ID} sleep infinity", "the container idles; give launch.container.exec_command, the words that start the engine in it"),
     (f"docker run {ID} bash -c 'a && b'", "the shell command line can't be taken apart, and nothing goes through a shell here; give the words themselves in launch.container.command"),
     (f"docker run -e HF_TOKEN={TOKEN} {ID} m", "the value of -e HF_TOKEN is a secret and was left out; set HF_TOKEN in the environment of pytest"),
@@ -279,10 +290,14 @@ def test_a_container_as_inspected() -> None:
 def test_without_a_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     assert init.main(["--from-container", "qwen"]) == 2
-    assert capsys.readouterr().err == (
-        f"pytest-startup init: no Docker daemon at unix://{tmp_path}/none.sock: no such file or directory; "
-        "DOCKER_HOST names another one\n"
+    err = capsys.readouterr().err
+    assert err.startswith(
+        f"pytest-startup init: the container engine at unix://{tmp_path}/none.sock (DOCKER_HOST) does not run: "
+        "No such file or directory"
     )
+    monkeypatch.setenv("DOCKER_HOST", "ssh://me@far")
+    assert init.main(["--from-container", "qwen"]) == 2
+    assert "DOCKER_HOST: ssh://me@far is not supported, because" in capsys.readouterr().err
 
 
 def test_the_starter_loads_and_is_never_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from pytest_startup.launch.base import LaunchError
 from pytest_startup.profile.model import ContainerLaunch
 
 DEFAULT = "unix:///var/run/docker.sock"
+_UNNAMED = "default"
 
 
 class AddressError(LaunchError):
@@ -36,6 +37,11 @@ class Address:
         """Path of a Unix socket."""
         return self.url.partition("://")[2] if self.url.startswith("unix://") else None
 
+    @property
+    def named(self) -> bool:
+        """Did anything name it, or is it merely the usual place?"""
+        return self.source != _UNNAMED
+
     def __str__(self) -> str:
         return f"{self.url} ({self.source})"
 
@@ -44,11 +50,11 @@ class Address:
         return "docker" if self.url == DEFAULT else f"docker -H {self.url}"
 
 
-def find(container: ContainerLaunch, environ: Mapping[str, str]) -> Address:
-    """As the docker command does it, the profile first. Raises AddressError."""
-    if container.docker_host is not None:
+def find(container: ContainerLaunch | None, environ: Mapping[str, str]) -> Address:
+    """As the docker command does it, the profile first (None: there is none yet). Raises AddressError."""
+    if container is not None and container.docker_host is not None:
         return _checked(container.docker_host, "launch.container.docker_host", environ)
-    if container.context is not None:
+    if container is not None and container.context is not None:
         return _context(container.context, "launch.container.context", environ)
     if environ.get("DOCKER_HOST"):
         return _checked(environ["DOCKER_HOST"], "DOCKER_HOST", environ)
@@ -57,7 +63,7 @@ def find(container: ContainerLaunch, environ: Mapping[str, str]) -> Address:
     current = _current(environ)
     if current is not None:
         return _context(current, f"current context of {_folder(environ) / 'config.json'}", environ)
-    return Address(DEFAULT, "default")
+    return Address(DEFAULT, _UNNAMED)
 
 
 def others(environ: Mapping[str, str], uid: int) -> list[str]:
