@@ -19,6 +19,8 @@ DECISIVE = (
     "gpu.name",
     "host.page_size",
 )
+#: Those of them that a profile pins: a proposal always writes them, so that none can be missing by chance.
+PINNED = ("engine.kind", "engine.model", "engine.revision", "engine.args", "container.image")
 #: Kept and shown in a proposal, but no reason to refuse: an upgrade of these is what a baseline is there to judge.
 NOTED = ("gpu.driver", "host.kernel")
 
@@ -86,6 +88,8 @@ def mismatch(baseline: Baseline, profile: Profile, start: StartRecord) -> tuple[
     reasons = []
     for name in DECISIVE:
         accepted = baseline.identity.get(name)
+        if accepted is None and name in PINNED and name in now:
+            reasons.append(f"{name}: accepted without any, this start has {_text(now[name]) or 'none'}")
         if accepted is None or accepted == now.get(name):
             continue
         if name not in now:

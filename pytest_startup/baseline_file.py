@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_startup.baseline import Baseline, BaselineError, Population
+from pytest_startup.baseline import DECISIVE, NOTED, Baseline, BaselineError, Population
+from pytest_startup.checks.backend import NAMES
+from pytest_startup.options import nearest
 from pytest_startup.profile.model import Profile
 from pytest_startup.profile.problems import KeyPath, Problem, dotted
 from pytest_startup.profile.validate import SCHEMAS, validate
-from pytest_startup.record import JSON
+from pytest_startup.record import JSON, PHASES
 
 BASELINE_SCHEMA = 1
 
@@ -30,6 +33,19 @@ def proposal_path(profile: Profile) -> Path:
 def schema() -> Mapping[str, Any]:
     found: Mapping[str, Any] = json.loads((SCHEMAS / "baseline.schema.json").read_text(encoding="utf-8"))
     return found
+
+
+#: The names of a population's values, each with the JSON type of what a proposal writes.
+VALUES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "kv.tokens": ((int, float), "a number"),
+    "weights.gib_max": ((int, float), "a number"),
+    "graphs.captured": (dict, "a mapping of numbers"),
+    "autotune.records": (dict, "a mapping of numbers"),
+    "quality.answers": (dict, "a mapping of texts"),
+    "ranks": (list, "a list of texts"),
+    **{f"backend.{key}": (list, "a list of texts") for key in NAMES},
+}
+_SAMPLES = re.compile(r"ready_seconds|tokens_per_second\.c[1-9]\d*|phase\.(?:" + "|".join(map(re.escape, PHASES)) + ")")
 
 
 class _Twice(ValueError):
@@ -52,11 +68,32 @@ def read(path: Path, profile: str | None = None) -> Baseline:
     except (UnicodeDecodeError, RecursionError) as e:
         raise BaselineError(f"{path}:1: not JSON: {e}") from None
     wrong = validate(data, schema())
+    if not wrong:
+        wrong = list(_misspelt(data))
     if not wrong and profile is not None and data["profile"] != profile:
         wrong = [(("profile",), f"expected {profile}, the name of the profile beside it; found {data['profile']}")]
     if wrong:
         raise BaselineError("\n".join(p.shown(path) for p in _placed(raw, wrong)))
     return from_json(data)
+
+
+def _misspelt(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+    """Names that nothing reads, and values of a type that no check compares: they would be passed over in silence."""
+    for population, parts in data["populations"].items():
+        at: KeyPath = ("populations", population)
+        for name, value in parts.get("values", {}).items():
+            kind, text = VALUES.get(name, (None, ""))
+            if kind is None:
+                yield (*at, "values", name), f"unknown value{nearest(name, [*VALUES])}"
+            elif not isinstance(value, kind) or isinstance(value, bool):
+                yield (*at, "values", name), f"expected {text}, found {json.dumps(value, ensure_ascii=False)}"
+        for name in parts.get("samples", {}):
+            if not _SAMPLES.fullmatch(name):
+                known = ["ready_seconds", "tokens_per_second.c1", *(f"phase.{phase}" for phase in PHASES)]
+                yield (*at, "samples", name), f"unknown sample{nearest(name, known)}"
+    for name in data["identity"]:
+        if name not in (*DECISIVE, *NOTED):
+            yield ("identity", name), f"unknown fact{nearest(name, (*DECISIVE, *NOTED))}"
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from statistics import median
 from pytest_startup.baseline import DECISIVE, NOTED, Baseline, Population, cache_hashes, identity
 from pytest_startup.checks import autotune, backend, graphs, kv, memory, phases
 from pytest_startup.checks.base import Verdict
+from pytest_startup.checks.quality import accepted as answers_of
 from pytest_startup.profile.model import Profile
 from pytest_startup.record import JSON, StartRecord
 from pytest_startup.waivers import judge
@@ -135,6 +136,8 @@ def values_of(record: StartRecord) -> dict[str, JSON]:
             values[f"backend.{key}"] = list[JSON](sorted(backend.names(facts)))
     if loaded := autotune.records_loaded(record):
         values["autotune.records"] = dict[str, JSON](loaded)
+    if answers := answers_of(record):
+        values["quality.answers"] = dict[str, JSON](answers)
     if ranks := record.ranks():
         values["ranks"] = list[JSON](ranks)
     return values

@@ -70,6 +70,22 @@ def test_a_baseline_lies_beside_its_profile(tmp_path: Path) -> None:
 
 
 WRONG = {
+    "a value that nothing reads": (
+        FILE.replace('"kv.tokens"', '"kv.token"'),
+        "p.baseline.json:7: populations.process.values.kv.token: unknown value; did you mean 'kv.tokens'?",
+    ),
+    "a value of another type": (
+        FILE.replace("1000}", '"1,000"}'),
+        'p.baseline.json:7: populations.process.values.kv.tokens: expected a number, found "1,000"',
+    ),
+    "a sample that nothing reads": (
+        FILE.replace("ready_seconds", "tokens_per_second.8"),
+        "unknown sample; did you mean 'tokens_per_second.c1'?",
+    ),
+    "an identity that nothing reads": (
+        FILE.replace("engine.version", "engine.versions"),
+        "p.baseline.json:4: identity.engine.versions: unknown fact; did you mean 'engine.version'?",
+    ),
     "not JSON": (FILE.replace('"process": {', '"process" {'), "p.baseline.json:6: not JSON: Expecting ':'"),
     "cut off": (FILE[:60], "p.baseline.json:4: not JSON"),
     "a key twice": (
@@ -123,6 +139,8 @@ def started(*facts: Any, **fields: Any) -> StartRecord:
     return record(fact("engine.version", "0.31.0"), *facts, **fields)
 
 
+PINS = {"engine.kind": "vllm", "engine.model": "org/model", "engine.args": list[str]()}
+
 IDENTITIES = {
     "the same": ({"engine.version": "0.31.0", "engine.model": "org/model"}, ()),
     "another version": (
@@ -144,11 +162,20 @@ IDENTITIES = {
 @pytest.mark.parametrize("case", IDENTITIES.values(), ids=IDENTITIES)
 def test_mismatch(case: tuple[dict[str, Any], tuple[str, ...]]) -> None:
     accepted, reasons = case
-    assert mismatch(Baseline("p", accepted), profile(), started()) == reasons
+    assert mismatch(Baseline("p", {**PINS, **accepted}), profile(), started()) == reasons
 
 
 def test_a_failed_start_shows_less_and_is_not_blamed_for_it() -> None:
-    assert mismatch(Baseline("p", {"gpu.name": ["X"]}), profile(), started(ready=False)) == ()
+    assert mismatch(Baseline("p", {**PINS, "gpu.name": ["X"]}), profile(), started(ready=False)) == ()
+
+
+def test_a_baseline_that_does_not_say_for_what_it_was_accepted_is_for_nothing() -> None:
+    pinned = profile(engine=Engine("vllm", "org/model", revision="abc", args=("--x",)))
+    assert mismatch(Baseline("p", {"engine.kind": "vllm"}), pinned, started()) == (
+        "engine.model: accepted without any, this start has org/model",
+        "engine.revision: accepted without any, this start has abc",
+        "engine.args: accepted without any, this start has --x",
+    )
 
 
 # --- caches -----------------------------------------------------------------------------------------------------------

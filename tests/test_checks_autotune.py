@@ -16,6 +16,7 @@ from helpers_records import (
     says,
 )
 
+from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.autotune import check, records_loaded
 from pytest_startup.profile.model import ExpectAutotune, Restart
 from pytest_startup.record import Fact
@@ -187,3 +188,12 @@ def test_a_wiped_tuning_cache_is_meant_to_be_tuned_again() -> None:
 
 def test_records_loaded_counts_only_what_came_before_tuning() -> None:
     assert records_loaded(record(*Lines().hits("TP0").tunes("TP1").all())) == {"TP0": 42}
+
+
+def test_fewer_records_than_the_baseline_has() -> None:
+    """Half of the records are gone since the night that was accepted, at the reference start and at the restart."""
+    good, half = (record(*Lines().hits(None, records=n).all()) for n in (42, 21))
+    accepted = Baseline("p", {}, {"process": Population({"autotune.records": records_loaded(good)})})
+    base = reference(*Lines().hits(None, records=21).all())
+    says(check(profile(), base, half, accepted), FAILED, "loaded 21 records, the baseline has 42", "from baseline")
+    says(check(profile(), base, good, accepted), PASSED)

@@ -154,3 +154,6 @@ def test_baseline() -> None:
     accepted = Baseline("p", {}, {"process": Population({"backend.moe": ["TRITON"]})})
     verdict = check(profile(), None, record(moe("FlashInfer CUTLASS")), accepted)
     says(verdict, FAILED, "the moe backend is FlashInfer CUTLASS, the baseline has", "from baseline")
+    says(check(profile(), None, record(moe("Triton")), accepted), PASSED)
+    verdict = check(profile(), None, record(fact("backend.attention", "FLASH_ATTN", role="model")), accepted)
+    says(verdict, NOT_OBSERVABLE, "the baseline has the moe backend TRITON, this start names none", "from baseline")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, answer, fact, profile, record, reference, says
 
-from pytest_startup.baseline import Baseline
+from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.identity import check, same_version
 from pytest_startup.profile.model import Change, ContainerFile, ContainerLaunch, Engine, Host, Launch, Profile, Restart
-from pytest_startup.record import Fact
+from pytest_startup.record import JSON, Fact
 
 ID, OTHER_ID = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
@@ -238,7 +238,8 @@ def test_a_process_that_was_not_restarted() -> None:
 
 
 def test_a_baseline_of_another_engine_is_refused_with_the_reason() -> None:
-    accepted = Baseline("p", {"engine.version": "0.30.0", "gpu.name": ["NVIDIA H200"]})
+    pins: dict[str, JSON] = {"engine.kind": "vllm", "engine.model": "org/model", "engine.args": []}
+    accepted = Baseline("p", {**pins, "engine.version": "0.30.0", "gpu.name": ["NVIDIA H200"]})
     verdict = check(profile(), None, record(version("0.31.0")), accepted)
     says(
         verdict,
@@ -257,3 +258,17 @@ def test_revision_among_the_arguments_counts() -> None:
     start = record(version("1"))
     says(check(pinned, None, replace(start, argv=("vllm", "--revision", "abc")), None), PASSED)
     says(check(pinned, None, replace(start, argv=("vllm", "--revision=xyz")), None), FAILED, "revision xyz is in force")
+
+
+def test_a_rank_that_says_nothing_on_the_restart() -> None:
+    def lines(*ranks: str) -> list[Fact]:
+        return [version("0.31.0"), *(fact("weights.memory", 3, rank) for rank in ranks)]
+
+    first = reference(*lines("TP0_EP0", "TP1_EP1"))
+    verdict = check(profile(), first, record(*lines("TP0_EP0")), None)
+    says(verdict, NOT_OBSERVABLE, "no line of this start is of rank TP1_EP1", "from reference")
+    says(check(profile(), first, record(*lines("TP0", "TP1")), None), PASSED)
+    pins: dict[str, JSON] = {"engine.kind": "vllm", "engine.model": "org/model", "engine.args": []}
+    accepted = Baseline("p", pins, {"reference": Population({"ranks": ["TP0_EP0", "TP1_EP1"]})})
+    says(check(profile(), None, reference(*lines("TP0_EP0")), accepted), NOT_OBSERVABLE, "which the baseline has")
+    says(check(profile(), None, first, accepted), PASSED)

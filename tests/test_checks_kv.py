@@ -145,3 +145,11 @@ def test_number_is_the_smallest() -> None:
 
 def test_compile_state_is_unknown_without_a_line() -> None:
     assert [compile_state(record(*f)) for f in ((), (COLD,), (WARM,), (WARM, COLD))] == [None, "cold", "warm", "cold"]
+
+
+def test_an_engine_that_no_longer_states_its_capacity() -> None:
+    """Of two data-parallel engines one is missing: the other one answers, with its own capacity."""
+    first = reference(log(1000, "DP0"), log(1000, "DP1"))
+    verdict = check(profile(), first, record(log(1000, "DP0")), None)
+    says(verdict, NOT_OBSERVABLE, "nothing shows the capacity of DP1, which the reference start stated")
+    says(check(profile(), first, record(log(1000, "DP0"), log(1000, "DP1")), None), PASSED)

@@ -140,6 +140,7 @@ def test_baseline() -> None:
     accepted = Baseline("p", {}, {"process": Population({"weights.gib_max": 10.0})})
     says(check(profile(), None, record(weights(11.0)), accepted), FAILED, "10 in the baseline", "from baseline")
     says(check(profile(), None, record(weights(10.1)), accepted), PASSED)
+    says(check(profile(), None, record(host(4.0)), accepted), NOT_OBSERVABLE, "nothing shows the weights, the baseline")
 
 
 def test_numbers() -> None:

@@ -18,7 +18,8 @@ from helpers_records import (
     says,
 )
 
-from pytest_startup.checks.quality import check
+from pytest_startup.baseline import Baseline, Population
+from pytest_startup.checks.quality import accepted, check
 from pytest_startup.profile.model import ExpectQuality, Prompt
 from pytest_startup.record import Completion
 
@@ -138,3 +139,20 @@ def test_a_reasoning_text_is_compared_too() -> None:
 def test_loops_are_tolerated_where_the_profile_says_so() -> None:
     allowed = profile(expect={"quality": ExpectQuality((Prompt("p1"),), loops="allow")})
     says(check(allowed, None, record(completions=(said("ha " * 90),)), None), PASSED)
+
+
+def test_an_engine_that_answers_otherwise_than_the_accepted_one_from_its_first_start_on() -> None:
+    """Reference and restart agree; only the baseline knows that both are wrong."""
+    good, bad = (record(completions=(said(text),)) for text in ("Paris, of course.", "Rome, of course."))
+    known = Baseline("p", {}, {"process": Population({"quality.answers": accepted(good)})})
+    wanted = profile(expect={"quality": ExpectQuality((Prompt("p1"),))})
+    verdict = check(wanted, None, bad, known)
+    says(
+        verdict,
+        FAILED,
+        "1 of 1 greedy prompts are answered otherwise than in the baseline",
+        "it was 'Paris, of course.'",
+    )
+    says(check(wanted, None, good, known), PASSED)
+    other = profile(expect={"quality": ExpectQuality((Prompt("p1"),), tolerance=1.0)})
+    says(check(other, None, bad, known), PASSED)

@@ -12,7 +12,7 @@ from pytest_startup.ledger.book import build as build_ledger
 from pytest_startup.ledger.log import RankLog, TuningLog
 from pytest_startup.ledger.model import Ledger, LedgerFinding
 from pytest_startup.profile.model import ExpectAutotune, Profile
-from pytest_startup.record import StartRecord
+from pytest_startup.record import JSON, StartRecord
 
 #: Findings about what the ranks did with their records: told as one, since one causes the other.
 USE = ("ranks-diverge", "tuned-again", "saved-again", "not-hit", "refused")
@@ -20,8 +20,8 @@ USE = ("ranks-diverge", "tuned-again", "saved-again", "not-hit", "refused")
 MOVED = ("key-hash-changed", "path-moved", "changed-between-starts")
 
 
-def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _baseline: Baseline | None) -> Verdict:
-    """Judges the rank ledger's tier ``autotune``: cache files and the lines of each rank."""
+def check(profile: Profile, reference: StartRecord | None, start: StartRecord, baseline: Baseline | None) -> Verdict:
+    """Judges the rank ledger's tier ``autotune``: cache files and the lines of each rank; then the baseline's count."""
     judging = common.Judging("autotune", "an autotune line of any rank in the log, or tuned records in a watched cache")
     wanted = profile.expect.autotune or ExpectAutotune()
     restart = common.restart_of(profile, start)
@@ -35,6 +35,9 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _
     for row in book.tier("autotune"):
         if row.own is not None or row.loaded is not None:
             judging.numbers[f"{row.rank} records"] = row.loaded if row.loaded is not None else row.own or 0
+    known = common.population(baseline, start)
+    if known is not None and warm and wanted.hits == "all":
+        _as_accepted(judging, known.values.get("autotune.records"), log)
     if not lines and not findings:
         _silent(judging, before)
         return judging.verdict()
@@ -91,6 +94,23 @@ def _expected(wanted: ExpectAutotune) -> str:
 
 def _unique(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))
+
+
+def _as_accepted(judging: common.Judging, accepted: JSON, log: TuningLog) -> None:
+    """No rank loads fewer records than on the start that was accepted; one that is silent is the identity's."""
+    counts = accepted if isinstance(accepted, dict) else {}
+    have = {name: rank.loaded or 0 for name, rank in log.ranks.items()}
+    fewer = {n: have[n] for n, count in counts.items() if n in have and have[n] < (common.number(count) or 0)}
+    if fewer:
+        first = next(iter(fewer))
+        judging.failed(
+            f"{first} loaded {fewer[first]} records, the baseline has {counts[first]}",
+            ", ".join(f"{name}: {count} records" for name, count in counts.items()),
+            told_of(log) or ["no autotune line"],
+            [f for r in log.ranks.values() for f in r.facts],
+            ("prime the cache with one complete start of this very engine, backend and rank layout",),
+            "baseline",
+        )
 
 
 def _silent(judging: common.Judging, before: TuningLog | None) -> None:

@@ -8,7 +8,7 @@ from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
 from pytest_startup.profile.model import Profile
-from pytest_startup.record import Fact, StartRecord
+from pytest_startup.record import JSON, Fact, StartRecord
 
 #: Key of ``expect.backend`` → fact name. ``drafter`` is a role of ``backend.attention``.
 NAMES = {
@@ -39,7 +39,19 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
         if reference is not None:
             _as_before(judging, key, of_role(reference, key), facts)
         accepted = known.values.get(f"backend.{key}") if known else None
-        if accepted and facts and sorted(names(facts)) != accepted:
+        if accepted and not facts and not expected:
+            judging.not_observable(
+                f"the baseline has the {key} backend {common.listed(_names_of(accepted))}, this start names none",
+                common.listed(_names_of(accepted)),
+                f"{NAMES[key]} in the log of this start",
+                common.nearest(start, "backend."),
+                source="baseline",
+            )
+        elif (
+            accepted
+            and facts
+            and {*map(common.plain_name, names(facts))} != {*map(common.plain_name, _names_of(accepted))}
+        ):
             judging.failed(
                 f"the {key} backend is {common.listed(sorted(names(facts)))}, the baseline has {accepted}",
                 str(accepted),
@@ -80,6 +92,10 @@ def names(facts: list[Fact]) -> dict[str, Fact]:
 def choices(facts: list[Fact]) -> list[Fact]:
     """The statements of a choice where there are any, else all."""
     return [f for f in facts if _CHOICE.search(f.evidence.text)] or facts
+
+
+def _names_of(accepted: JSON) -> list[str]:
+    return [str(name) for name in accepted] if isinstance(accepted, list) else [str(accepted)]
 
 
 def _per_rank(facts: list[Fact]) -> list[str]:

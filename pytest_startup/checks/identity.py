@@ -47,6 +47,17 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
             helps=("validate this engine anew and propose a new baseline (--startup-baseline propose)",),
             source="baseline",
         )
+    elif (
+        start.failure is None
+        and (known := common.population(baseline, start))
+        and (missing := _silent_ranks(known.values.get("ranks"), start))
+    ):
+        judging.not_observable(
+            f"no line of this start is of rank {common.listed(missing)}, which the baseline has",
+            common.listed(missing, 16),
+            "a line of each rank",
+            source="baseline",
+        )
     return judging.verdict()
 
 
@@ -308,6 +319,32 @@ def _same_version_as(judging: common.Judging, reference: StartRecord, start: Sta
             return
 
 
+def _same_ranks(judging: common.Judging, reference: StartRecord, start: StartRecord) -> None:
+    """Every rank that spoke in the log of the reference start speaks again: the others may serve without it."""
+    before = [f for f in reference.facts if f.rank and f.evidence.source == "log"]
+    if start.failure is not None:
+        return
+    names = _silent_ranks([*{f.rank: None for f in before}], start)
+    silent = [f for f in before if f.rank in names]
+    if names:
+        judging.not_observable(
+            f"no line of this start is of rank {common.listed(names)}, which the reference start had",
+            f"ranks {common.listed(reference.ranks(), 16)}",
+            "a line of each rank",
+            silent,
+            ("an engine of several ranks may come up and answer with fewer: look for the ranks that are missing",),
+            "reference",
+        )
+
+
+def _silent_ranks(expected: JSON, start: StartRecord) -> list[str]:
+    """Those of ``expected`` of which no line is. Lines of one rank may name more or fewer of its numbers."""
+    now = [set(r.split("_")) for r in start.ranks()]
+    ranks = [str(r) for r in expected] if isinstance(expected, list) else []
+    silent = [r for r in ranks if not any(set(r.split("_")) <= p or p <= set(r.split("_")) for p in now)]
+    return sorted(silent, key=common.natural)
+
+
 def _began_later(reference: StartRecord, start: StartRecord, node: str | None) -> bool:
     """A pid that the kernel gave out again: the process began at another time."""
     before, now = ({f.value for f in r.named("process.start_time") if f.node == node} for r in (reference, start))
@@ -353,7 +390,7 @@ def _same_as_reference(judging: common.Judging, profile: Profile, reference: Sta
                 ("nothing that was measured on the reference start holds for this one",),
                 "reference",
             )
-        elif old and not new:
+        elif old and not new and start.failure is None:
             judging.not_observable(
                 f"{name} was seen on the reference start and is not on this one",
                 common.listed(sorted(v for _, v in old)),
@@ -373,6 +410,7 @@ def _same_as_reference(judging: common.Judging, profile: Profile, reference: Sta
     _same_version_as(judging, reference, start)
     if not change:
         _same_options(judging, reference, start)
+        _same_ranks(judging, reference, start)
     old_pids = {(f.node, str(f.value)) for f in reference.named("process.pid")}
     up = left_up(start)
     again: list[Fact] = [

@@ -18,6 +18,8 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
     judging.saw(*tokens)
     _sources_agree(judging, profile, tokens)
     _spread(judging, profile, tokens)
+    if reference is not None and not common.changed_on_purpose(common.restart_of(profile, start)):
+        _same_engines(judging, capacities(reference), tokens)
     own = smallest(start)
     if own is not None:
         judging.numbers["KV tokens"] = int(own[0])
@@ -101,6 +103,22 @@ def _spread(judging: common.Judging, profile: Profile, facts: list[Fact]) -> Non
             ("free memory differs between the devices: look for leftovers of other processes on the smaller one",),
             "expect.kv.tolerance",
         )
+
+
+def _same_engines(judging: common.Judging, before: list[Fact], now: list[Fact]) -> None:
+    """Each engine that stated its capacity on the reference start states it again, wherever any is stated."""
+    for source in ("log", "endpoint"):
+        old, new = ({common.who(f): f for f in facts if f.evidence.source == source} for facts in (before, now))
+        missing = [name for name in old if name not in new]
+        if new and missing:
+            judging.not_observable(
+                f"nothing shows the capacity of {common.listed(missing)}, which the reference start stated",
+                common.listed(old),
+                f"kv.tokens of {common.listed(missing)} ({source})",
+                [*new.values(), *(old[name] for name in missing)],
+                ("an engine of several may be missing: those that are left answer for it",),
+                "reference",
+            )
 
 
 def _expected(

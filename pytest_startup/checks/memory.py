@@ -102,7 +102,16 @@ def _weights_as_before(
     known = common.population(baseline, start)
     accepted = common.number(known.values.get("weights.gib_max")) if known else None
     tolerance = profile.expect.memory.tolerance
-    if accepted is not None and weights:
+    if accepted is not None and not weights:
+        judging.not_observable(
+            f"nothing shows the weights, the baseline has {common.shown(accepted, 'GiB')}",
+            f"{common.shown(accepted, 'GiB')} ± {common.percent(tolerance)}",
+            "weights.memory in the log, per rank",
+            common.nearest(start, "weights.", "host."),
+            source="baseline",
+        )
+        return
+    if accepted is not None:
         most = max(weights, key=gib)
         if abs(gib(most) - accepted) > tolerance * accepted:
             _other_weights(judging, most, accepted, weights, tolerance, "baseline")

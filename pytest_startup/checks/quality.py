@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from itertools import zip_longest
 
@@ -9,15 +10,15 @@ from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common, texts
 from pytest_startup.checks.base import Verdict
 from pytest_startup.profile.model import ExpectQuality, Profile
-from pytest_startup.record import Completion, StartRecord
+from pytest_startup.record import JSON, Completion, StartRecord
 
 _HELPS = (
     "another kernel backend, graph mode, quantization or weight file gives other tokens: compare those checks first",
 )
 
 
-def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _baseline: Baseline | None) -> Verdict:
-    """Judges each answer by itself, then against the same prompt's answer on the reference start."""
+def check(profile: Profile, reference: StartRecord | None, start: StartRecord, baseline: Baseline | None) -> Verdict:
+    """Judges each answer by itself, then against that in the baseline and on the reference start."""
     judging = common.Judging("quality", "answers to greedy prompts (expect.quality names none, or none was asked)")
     wanted = profile.expect.quality
     answers = asked(start)
@@ -42,6 +43,10 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _
     for answer in good:
         judging.saw(common.answer_evidence(answer))
         _by_itself(judging, profile, wanted, answer)
+    if good and (known := common.population(baseline, start)) is not None:
+        _as_accepted(
+            judging, wanted, known.values.get("quality.answers"), {k: a for k, a in answers.items() if a in good}
+        )
     if good and reference is not None:
         _as_before(judging, wanted, asked(reference), {k: a for k, a in answers.items() if a in good})
     return judging.verdict()
@@ -56,6 +61,23 @@ def asked(record: StartRecord) -> dict[tuple[str, bool, int], Completion]:
             found[answer.prompt, answer.streamed, count[answer.prompt, answer.streamed]] = answer
             count[answer.prompt, answer.streamed] += 1
     return found
+
+
+def accepted(record: StartRecord) -> dict[str, JSON]:
+    """What a baseline keeps of the answers: hash of the prompt → hash of the answer, and its beginning to be shown."""
+    return {
+        _key(prompt, number): f"{_hash(body(answer))} {common.excerpt(body(answer), 60)}"
+        for (prompt, streamed, number), answer in asked(record).items()
+        if not streamed and answer.status == 200 and not answer.error
+    }
+
+
+def _key(prompt: str, number: int) -> str:
+    return _hash(prompt) + (f"#{number + 1}" if number else "")
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def body(answer: Completion) -> str:
@@ -97,6 +119,34 @@ def _by_itself(judging: common.Judging, profile: Profile, wanted: ExpectQuality 
                 _HELPS,
                 f"expect.quality.prompts.{i}.contains",
             )
+
+
+def _as_accepted(
+    judging: common.Judging,
+    wanted: ExpectQuality | None,
+    known: JSON,
+    now: dict[tuple[str, bool, int], Completion],
+) -> None:
+    """An engine that says something else than the accepted one says it at the reference start already."""
+    told = known if isinstance(known, dict) else {}
+    pairs = [
+        (told[k], a) for (prompt, streamed, n), a in now.items() if not streamed and (k := _key(prompt, n)) in told
+    ]
+    other = [(str(was), a) for was, a in pairs if not str(was).startswith(_hash(body(a)))]
+    tolerance = wanted.tolerance if wanted else 0.0
+    if len(other) > tolerance * len(pairs):
+        judging.failed(
+            f"{len(other)} of {len(pairs)} greedy prompts are answered otherwise than in the baseline",
+            "the answers of the baseline"
+            + (f", up to {common.percent(tolerance)} of them different" if tolerance else ""),
+            [
+                f"{common.excerpt(a.prompt, 40)}: {common.excerpt(body(a), 60)}, it was {was.partition(' ')[2]}"
+                for was, a in other[:6]
+            ],
+            [common.answer_evidence(a) for _, a in other[:4]],
+            _HELPS,
+            "baseline",
+        )
 
 
 def _as_before(
