@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_startup.artifacts import ArtifactsError
+from pytest_startup.ends import STRUCK
 from pytest_startup.intake import LogReading, read_logs
 from pytest_startup.launch.base import NodeLog
 from pytest_startup.record import Evidence, Fact, Failure, PhaseSpan, StartRecord
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from pytest_startup.profile.model import Profile
 
 #: Failures that are only seen from outside: a cause that the log names says more.
-OUTSIDE = ("ended", "deadline", "not-serving")
+OUTSIDE = ("ended", *STRUCK, "deadline", "not-serving")
+#: What the log of those who are left says when one of them is gone: news of it, not its cause.
+NEWS = ("process-died", "collective-failed", "collective-timeout", "peer-missing", "hang", "interrupted")
 #: What a log that just stops is told to say: nothing that was not seen from outside.
 _NOTHING_SAID = "stopped"
 
@@ -68,17 +71,19 @@ def explained(failure: Failure | None, reading: LogReading, ready: bool, logs: S
     """
     if failure is None or failure.kind not in OUTSIDE or reading.summary is None or not reading.summary.failure:
         return failure
-    said = reading.summary.failure
+    said, over = reading.summary.failure, failure.kind in ("ended", *STRUCK)
     phase = said.phase or ("serving" if ready else failure.phase)
     lines = tuple(_placed(e, logs) for e in said.last_lines) or failure.last_lines
     if said.kind == _NOTHING_SAID:
-        return replace(failure, phase=phase if failure.kind == "ended" else failure.phase, last_lines=lines)
+        return replace(failure, phase=phase if over else failure.phase, last_lines=lines)
     cause = _placed(said.cause, logs) if said.cause is not None else None
     single = logs[0].node if len(logs) == 1 else None
     node = (cause.node if cause else None) or said.node or failure.node or single
     # Seen from outside another node ended first: what the log of this one says of it is a consequence.
-    elsewhere = failure.kind == "ended" and failure.node is not None and failure.node != node
-    outside = "" if failure.kind == "ended" and cause is not None and not elsewhere else f"; {failure.summary}"
+    elsewhere = over and failure.node is not None and failure.node != node
+    if cause is None or (said.kind in NEWS and (elsewhere or failure.kind in STRUCK)):
+        return _seen_first(failure, said, phase if over and cause is None else failure.phase, node, cause, lines)
+    outside = "" if failure.kind == "ended" and not elsewhere else f"; {failure.summary}"
     return replace(
         said,
         summary=said.summary + outside,
@@ -87,7 +92,28 @@ def explained(failure: Failure | None, reading: LogReading, ready: bool, logs: S
         node=failure.node if elsewhere else node,
         after_seconds=failure.after_seconds,
         phase=phase,
-        last_lines=() if cause is not None else lines,
+        last_lines=(),
+    )
+
+
+def _seen_first(
+    failure: Failure,
+    said: Failure,
+    phase: str | None,
+    node: str | None,
+    news: Evidence | None,
+    lines: tuple[Evidence, ...],
+) -> Failure:
+    """What was seen from outside comes first: the log has no cause, or only tells what followed (``news``)."""
+    followed = "" if news is None else "the log only tells what followed: "
+    return replace(
+        failure,
+        summary=f"{failure.summary}; {followed}{said.summary}",
+        phase=phase,
+        node=failure.node or node,
+        helps=failure.helps or said.helps,
+        no_help=failure.no_help or said.no_help,
+        last_lines=lines if news is None else (news, *(line for line in lines if line != news)),
     )
 
 

@@ -5,16 +5,19 @@ vLLM 0.26.0 took 3 s after a killed engine core, and 14 s after a killed worker,
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable
 
+from pytest_startup.engines.failure_help import advice
+from pytest_startup.launch.exits import CRASHES, handle_of, signal_name, status_of
 from pytest_startup.launch.identity import Identity, command_line, look
 from pytest_startup.record import Fact, Failure
 
 #: What engines call their own processes: vLLM ``VLLM::EngineCore``, ``VLLM::Worker_TP1``; SGLang ``sglang::scheduler``.
 #: Helpers of compilers and imports come and go, and have no such title.
-ENGINE = re.compile(r"(?i)\b(?:vllm|sglang)::\S+")
+ENGINE = re.compile(r"(?i)\b(?:vllm|sglang)::[^\s\]]+")
 #: Seconds between two looks, and from the death to the failure: time for the log to name its cause.
 LOOK = 0.2
 GRACE = 0.5
@@ -26,15 +29,25 @@ class Deaths:
     """Feed it as ``divergence.Watcher``: it looks at the process table now and then, whatever the facts are.
 
     ``pids`` are all processes of the start; None (no table of this host shows them): nothing is ever found. ``phase``
-    tells where the start stands.
+    tells where the start stands. A context manager: it holds a file descriptor of each process that it has found.
     """
 
     def __init__(self, pids: Callable[[], Collection[int]] | None, phase: Callable[[], str]) -> None:
         self._pids = pids
         self._phase = phase
         self._known: dict[Identity, str] = {}
-        self._dead: tuple[str, float] | None = None
+        self._handles: dict[Identity, int] = {}
+        self._dead: Failure | None = None
         self._looked = 0.0
+
+    def __enter__(self) -> Deaths:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles.values():
+            if handle >= 0:
+                os.close(handle)
+        self._handles = {}
 
     def feed(self, _facts: Iterable[Fact], now: float) -> Failure | None:
         """``now``: seconds since launch. A Failure ``GRACE`` seconds after an engine process of the start has ended."""
@@ -43,22 +56,15 @@ class Deaths:
         if self._dead is None and time.monotonic() - self._looked >= LOOK:
             self._looked = time.monotonic()
             self._dead = self._look(now)
-        if self._dead is None or now - self._dead[1] < GRACE:
+        if self._dead is None or now - (self._dead.after_seconds or 0.0) < GRACE:
             return None
-        what, since = self._dead
-        return Failure(
-            phase=self._phase(),
-            kind="ended",
-            summary=f"{what} died before the engine was ready, while its first process ran on",
-            rank=what.partition("Worker_")[2].partition(" ")[0] or None,
-            after_seconds=round(since, 3),
-        )
+        return self._dead
 
-    def _look(self, now: float) -> tuple[str, float] | None:
+    def _look(self, now: float) -> Failure | None:
         for identity, called in self._known.items():
             process = look(identity.pid)
             if process is None or process.identity != identity or process.state in "ZX":
-                return f"{called} (pid {identity.pid})", now
+                return self._died(identity, called, now)
         for pid in self._pids() if self._pids is not None else ():
             process = look(pid)
             if process is None or process.state in "ZX":
@@ -66,7 +72,30 @@ class Deaths:
             title = ENGINE.search(command_line(pid))
             if title is not None:  # the title changes once the rank is known
                 self._known[process.identity] = title.group()
+                if process.identity not in self._handles:
+                    self._handles[process.identity] = handle_of(pid)
         return None
+
+    def _died(self, identity: Identity, called: str, now: float) -> Failure:
+        status = status_of(identity.pid, self._handles.get(identity, -1))
+        kind, how = "process-died", "died"
+        if status is not None and os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            kind = "crashed" if number in CRASHES else "killed"
+            how = f"was killed by {signal_name(number)}"
+        elif status is not None and os.WIFEXITED(status):
+            kind, how = "ended", f"ended with exit code {os.WEXITSTATUS(status)}"
+        phase = self._phase()
+        helps, no_help = advice(kind, phase) if kind != "ended" else ((), ())
+        return Failure(
+            phase=phase,
+            kind=kind,
+            summary=f"{called} (pid {identity.pid}) {how} before the engine was ready, while its first process ran on",
+            rank=called.partition("Worker_")[2] or None,
+            after_seconds=round(now, 3),
+            helps=helps,
+            no_help=no_help,
+        )
 
 
 def first_of(*feeds: Feed) -> Feed:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_startup.launch.exits import CRASHES
 from pytest_startup.record import Failure
 
 if TYPE_CHECKING:
     from pytest_startup.launch.base import Exit
 
-#: ``Exit.reason`` → kind of failure, where the launcher knows better than the log. All other ends are ``ended``: a
-#: cause that the log names counts.
+#: Ends by a signal, or of a process that nobody saw the end of: the log can only tell what followed.
+STRUCK = ("killed", "crashed", "process-died")
+#: ``Exit.reason`` → kind of failure, where the launcher knows better than the log. Other ends by a signal are one of
+#: ``STRUCK``, all else is ``ended``: a cause that the log names counts.
 KNOWN = {
     "oom-killed": "out-of-host-memory",
     "container-gone": "killed",
@@ -32,11 +35,26 @@ NODES = {
 }
 
 
+#: Kinds of failures of an engine that is no more.
+ENDED = ("ended", *STRUCK, *KNOWN.values())
+
+
+def kind_of(code: int | None) -> str:
+    """``crashed`` or ``killed``, by the exit code of a process (-9) or of a container (137) that a signal ended.
+
+    None: nobody saw how.
+    """
+    if code is None:
+        return "process-died"
+    number = -code if code < 0 else code - 128
+    return "crashed" if number in CRASHES else "killed"
+
+
 def failure_of(ended: Exit, when: str, phase: str, after: float | None, rank: str | None = None) -> Failure:
     """``when``: ``before it was ready``, ``while it served``."""
     from pytest_startup.engines.failure_help import advice
 
-    kind = KNOWN.get(ended.reason, "ended")
+    kind = KNOWN.get(ended.reason) or (kind_of(ended.code) if ended.reason == "killed" else "ended")
     code = "" if ended.code is None else f" (exit code {ended.code})"
     helps, no_help = NODES.get(kind) or (advice(kind, phase) if kind != "ended" else ((), ()))
     what = "the start was given up" if kind in NODES else "the engine ended"

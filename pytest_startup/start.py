@@ -13,7 +13,7 @@ from pytest_startup.artifacts import ArtifactsError, RunFolder, utc_now
 from pytest_startup.asking import api_key, served_name
 from pytest_startup.deaths import Deaths, first_of
 from pytest_startup.divergence import Watcher
-from pytest_startup.ends import KNOWN
+from pytest_startup.ends import ENDED
 from pytest_startup.intake import Intake, LogReading, read_logs
 from pytest_startup.launch.base import HoldsCaches, LaunchError, StartPlan
 from pytest_startup.observation import Observation, Seen
@@ -28,11 +28,8 @@ from pytest_startup.waiting import Follow, Usual, Wait
 
 if TYPE_CHECKING:
     from pytest_startup.engines.base import Dialect
-    from pytest_startup.launch.base import Launcher, Running
+    from pytest_startup.launch.base import Exit, Launcher, Running
     from pytest_startup.profile.model import Profile
-
-#: Failures of an engine that is no more: its log is read to its end.
-ENDED = ("ended", *KNOWN.values())
 
 
 @dataclass(frozen=True)
@@ -66,6 +63,9 @@ class LiveStart:
         self._reading: LogReading | None = None
         self._process_facts: Sequence[Fact] | None = None
         self._finished = False
+        self._hurried = False
+        self._stopping = False
+        self._alone: Exit | None = None
 
     def run(self, earlier: Mapping[str, caches.Snapshot]) -> StartRecord:
         """Make the start. ``earlier``: cache snapshots of the start before, so that only what changed is hashed.
@@ -79,7 +79,7 @@ class LiveStart:
                     self._close_logs()
                     return self._write()
                 if self._seen.failure.kind not in ENDED:
-                    self._close_logs()  # an engine that has ended may still be saying why
+                    self._close_logs()  # the log of an engine that has ended is read to its end
                 stages.now("")
                 return self.finish()
             except ArtifactsError:
@@ -95,26 +95,39 @@ class LiveStart:
         if self._finished and self.record is not None:
             return self.record
         self._finished = True
+        if self._insist(self._end):
+            raise KeyboardInterrupt
+        return self.record or self._write()
+
+    def _end(self) -> None:
         left: Sequence[Leftover] | None = None
-        again: KeyboardInterrupt | None = None
         if self.running is not None:
-            alone = self.running.exited()
+            if not self._stopping:
+                self._stopping, self._alone = True, self.running.exited()
+            alone = self._alone
             with Stages(self.tools.tell, self.plan.name) as stages:
                 stages.now("stopping the engine")
-                try:
-                    left = self.running.stop()
-                except KeyboardInterrupt as interrupt:
-                    left, again = self.running.stop(), interrupt
+                left = self.running.stop()
             if self.record is not None and alone is not None:
                 left = (*left, Leftover("engine", alone.text, released=False, node=alone.node))
-        self._close_logs()
+        self._close_logs(anew=self._hurried)
         failure = self._seen.failure
         if failure is not None and failure.kind in ENDED and not failure.last_lines:
             self._seen.failure = replace(failure, last_lines=self._last())
-        record = self._write(left)
-        if again is not None:
-            raise again
-        return record
+        self._write(left)
+
+    def _insist(self, step: Callable[[], None]) -> bool:
+        """Do it, and again if Ctrl-C comes meanwhile: that asks for haste, not for half a record. True: it came."""
+        try:
+            step()
+        except KeyboardInterrupt:
+            self._hurried = True
+            hurry = getattr(self.running, "hurry", None)
+            if hurry is not None:
+                hurry()
+            step()
+            return True
+        return False
 
     def _make(self, earlier: Mapping[str, caches.Snapshot], stages: Stages) -> None:
         """Everything up to the end of the observation; what went wrong is in ``seen.failure``."""
@@ -170,7 +183,8 @@ class LiveStart:
             api_key=api_key(profile),
             owner=getattr(running, "owner", None),
         )
-        with watch:
+        deaths = Deaths(pids_of(running), lambda: follow.progress().phase)
+        with watch, deaths:
             wait = Wait(
                 running=running,
                 follow=follow,
@@ -178,7 +192,7 @@ class LiveStart:
                 usual=self._usual,
                 ready=lambda: watch.result is not None,
                 why_not_ready=lambda: attempts_text(watch),
-                diverged=first_of(Watcher().feed, Deaths(pids_of(running), lambda: follow.progress().phase).feed),
+                diverged=first_of(Watcher().feed, deaths.feed),
                 tell=self.tools.tell,
                 name=self.plan.name,
                 notes=seen.notes,
@@ -206,20 +220,28 @@ class LiveStart:
 
     def _interrupted(self, stopped: BaseException) -> None:
         """Stop the engine and leave a record of how far the start had come."""
-        self._close_logs(anew=True)
-        if self._seen.failure is None:
-            summary = self._reading.summary if self._reading else None
-            phase = "serving" if self._seen.ready_seconds is not None else summary.last_phase if summary else None
-            ours = isinstance(stopped, Exception)
-            what = "the start ended by a defect of pytest-startup" if ours else "the start was interrupted"
-            said = "Ctrl-C" if isinstance(stopped, KeyboardInterrupt) else f"{type(stopped).__name__}: {stopped}"
-            self._seen.failure = Failure(
-                phase or "launch", "defect" if ours else "interrupted", f"{what}: {said}", after_seconds=self._now(),
-                last_lines=self._last(),
-            )  # fmt: skip
-            self._seen.wall_seconds = self._now()
-        with contextlib.suppress(ArtifactsError):  # what stopped us is told, not that it can't be written down
+        self._insist(lambda: self._note(stopped))
+        with contextlib.suppress(ArtifactsError, KeyboardInterrupt):  # what stopped us is told, and nothing else
             self.finish()
+
+    def _note(self, stopped: BaseException) -> None:
+        """What stopped the start, as its failure."""
+        self._close_logs(anew=True)
+        if self._seen.failure is not None:
+            return
+        summary = self._reading.summary if self._reading else None
+        phase = "serving" if self._seen.ready_seconds is not None else summary.last_phase if summary else None
+        ours, ctrl_c = isinstance(stopped, Exception), isinstance(stopped, KeyboardInterrupt)
+        what = "the start ended by a defect of pytest-startup" if ours else "the start was interrupted"
+        said = "Ctrl-C" if ctrl_c else f"{type(stopped).__name__}: {stopped}"
+        self._seen.wall_seconds = self._now()
+        self._seen.failure = Failure(
+            phase or "launch", "defect" if ours else "interrupted", f"{what}: {said}", after_seconds=self._now(),
+            last_lines=self._last(),
+        )  # fmt: skip
+        if ctrl_c and self.running is not None and not self._finished:
+            limit = f"KILL after {self.tools.profile.deadlines.stop:g} s (Ctrl-C again: at once)"
+            self.tools.tell(f"{self.plan.name}: Ctrl-C; stopping the engine, {limit}")
 
     def _close_logs(self, anew: bool = False) -> None:
         """Take what the logs say up to now; later lines don't belong to the record.

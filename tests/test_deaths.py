@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_startup.deaths import GRACE, Deaths, Feed, first_of
+from pytest_startup.launch.exits import handle_of, status_of
 from pytest_startup.record import Failure
 
 SLEEP = "import sys, time; print('up', flush=True); sys.stdin.read()"
@@ -47,20 +49,68 @@ def fed(deaths: Deaths, now: float = 100.0) -> Failure | None:
 
 
 def test_a_killed_rank_is_named(pair: dict[str, subprocess.Popen[bytes]]) -> None:
-    deaths = Deaths(lambda: {p.pid for p in pair.values()}, lambda: "weights")
-    assert fed(deaths) is None
-    pair["VLLM::Worker_TP1"].kill()
-    found = fed(deaths)
+    with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "weights") as deaths:
+        assert fed(deaths) is None
+        pair["VLLM::Worker_TP1"].kill()
+        found = fed(deaths)
     assert found is not None
-    assert (found.kind, found.phase, found.rank) == ("ended", "weights", "TP1")
-    assert f"VLLM::Worker_TP1 (pid {pair['VLLM::Worker_TP1'].pid}) died before the engine was ready" in found.summary
+    assert (found.kind, found.phase, found.rank) == ("killed", "weights", "TP1")
+    called = f"VLLM::Worker_TP1 (pid {pair['VLLM::Worker_TP1'].pid})"
+    assert f"{called} was killed by SIGKILL before the engine was ready" in found.summary
+    assert found.helps
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (9, "killed", "was killed by SIGKILL"),
+        (139, "crashed", "was killed by SIGSEGV"),  # with a core dump
+        (256, "ended", "ended with exit code 1"),
+        (None, "process-died", "died"),
+    ],
+)
+def test_how_a_rank_ended_is_told_where_anybody_knows(
+    monkeypatch: pytest.MonkeyPatch,
+    pair: dict[str, subprocess.Popen[bytes]],
+    status: int | None,
+    kind: str,
+    words: str,
+) -> None:
+    monkeypatch.setattr("pytest_startup.deaths.status_of", lambda *_: status)
+    with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "weights") as deaths:
+        assert fed(deaths) is None
+        pair["VLLM::EngineCore"].kill()
+        pair["VLLM::EngineCore"].wait()
+        found = fed(deaths)
+    assert found is not None
+    assert (found.kind, found.rank) == (kind, None)
+    assert f") {words} before the engine was ready, while its first process ran on" in found.summary
+
+
+def test_the_end_of_a_process_is_known_of_its_corpse_and_where_the_kernel_keeps_it_after_that() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read(); sys.exit(3)"], stdin=-1)
+    handle = handle_of(process.pid)
+    try:
+        assert status_of(process.pid, handle) is None
+        assert process.stdin is not None
+        process.stdin.close()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert status_of(process.pid, handle) == 3 << 8
+        assert status_of(process.pid, -1) == 3 << 8
+        process.wait()
+        assert status_of(process.pid, -1) is None
+        kernel = tuple(int(n) for n in os.uname().release.split("-")[0].split(".")[:2])
+        assert status_of(process.pid, handle) == (3 << 8 if kernel >= (6, 15) and handle >= 0 else None)
+    finally:
+        if handle >= 0:
+            os.close(handle)
 
 
 def test_helpers_of_compilers_may_end(pair: dict[str, subprocess.Popen[bytes]]) -> None:
-    deaths = Deaths(lambda: {p.pid for p in pair.values()}, lambda: "compile")
-    assert fed(deaths) is None
-    pair["ninja"].kill()
-    assert fed(deaths) is None
+    with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "compile") as deaths:
+        assert fed(deaths) is None
+        pair["ninja"].kill()
+        assert fed(deaths) is None
 
 
 def test_without_a_process_table_nothing_is_found() -> None:

@@ -64,14 +64,14 @@ FAULTS = {
         ({"kill": {"at": "Starting to load model"}},),
         NO_START,
         r"the engine ended before it was ready \(exit code -9\): .* was killed by SIGKILL",
-        "ended",
+        "killed",
         "weights",
     ),
     "ends with code 0 before it is ready": Fault(
         ({"exit": {"at": "Warming up done", "code": 0}},),
         NO_START,
         r"the engine ended before it was ready \(exit code 0\): .* ended with exit code 0",
-        "ended",
+        "killed",
         "profiling",
     ),
     "ends with a cause in its log": Fault(
@@ -139,14 +139,14 @@ FAULTS = {
         ({"kill": {"at": "requests:2"}},),
         {"reference::ready": "failed"},
         r"the engine ended while it served \(exit code -9\): .* was killed by SIGKILL",
-        "ended",
+        "killed",
         "serving",
     ),
     "ends with code 0 while it serves": Fault(
         ({"exit": {"at": "requests:5", "code": 0}},),
         {"reference::ready": "failed"},
         r"the engine ended while it served \(exit code 0\): .* ended with exit code 0",
-        "ended",
+        "killed",
         "serving",
     ),
     "health 200 and no answer any more": Fault(
@@ -185,7 +185,7 @@ FAULTS = {
         ({}, {"kill": {"at": "Starting to load model"}}),
         {"restart-1::ready": "failed", "restart-1::log": "failed"},
         "the engine ended before it was ready",
-        "ended",
+        "killed",
     ),
 }
 

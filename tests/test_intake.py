@@ -76,6 +76,18 @@ def test_only_what_belongs_to_the_record_is_read(tmp_path: Path) -> None:
     assert read_logs([log], VLLM, PATTERNS, {"head": 0}).facts == ()
 
 
+def test_a_launch_begins_before_the_first_line_that_it_prints(tmp_path: Path) -> None:
+    log = save(tmp_path, "head", COLD)
+    rows = [row.split("\t") for row in log.lines.read_text().splitlines()]
+    log.lines.write_text("".join(f"{number}\t{float(seconds) + 16.0:.3f}\n" for number, seconds in rows))
+    reading = read_logs([log], VLLM, PATTERNS)
+    assert reading.summary is not None
+    launch, following = reading.summary.phases[:2]
+    assert (launch.phase, launch.begin, launch.end) == ("launch", 0.0, following.begin)
+    assert launch.seconds is not None
+    assert launch.seconds > 16.0
+
+
 def test_a_log_that_has_gone_says_nothing(tmp_path: Path) -> None:
     log = NodeLog("head", tmp_path / "engine.log", tmp_path / "lines.tsv")
     assert read_logs([log], VLLM, PATTERNS, {"head": 100}).facts == ()

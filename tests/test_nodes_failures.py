@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pytest_startup.assemble import explained
 from pytest_startup.ends import failure_of
 from pytest_startup.engines.base import LogSummary
@@ -29,10 +31,12 @@ def test_the_node_that_ended_first_stays_the_one_that_is_named(tmp_path):
     assert final is not None
     assert (final.node, final.rank) == ("worker", None)
     assert final.summary == (
-        "communication between ranks failed; the engine ended before it was ready: rank process 7 of node worker died"
+        "the engine ended before it was ready: rank process 7 of node worker died; "
+        "the log only tells what followed: communication between ranks failed"
     )
-    assert final.cause is not None
-    assert final.cause.where == "head/engine.log"
+    assert final.cause is None
+    assert [e.where for e in final.last_lines] == ["head/engine.log"]
+    assert final.kind == "process-died"
 
 
 def test_a_cause_on_the_node_that_ended_says_all(tmp_path):
@@ -54,3 +58,53 @@ def test_a_lost_node_is_no_end_of_the_engine(tmp_path):
     assert outside.kind == "node-lost"
     assert outside.helps
     assert outside.no_help
+
+
+KILLED = Failure(
+    "weights",
+    "killed",
+    "VLLM::Worker_TP1 (pid 7) was killed by SIGKILL",
+    rank="TP1",
+    after_seconds=9.0,
+    helps=("dmesg",),
+)
+
+
+def test_what_was_seen_from_outside_comes_before_a_log_that_has_no_cause(tmp_path):
+    last = Evidence("log", "engine.log", "the last line", line=9)
+    said = Failure("profiling", "unknown", "the log shows that the engine died, not why", last_lines=(last,))
+    final = explained(KILLED, reading(said), False, logs(tmp_path)[:1])
+    assert final is not None
+    assert final.summary == f"{KILLED.summary}; {said.summary}"
+    assert (final.kind, final.phase, final.rank, final.node) == ("killed", "profiling", "TP1", "head")
+    assert (final.cause, final.helps) == (None, ("dmesg",))
+    assert [e.where for e in final.last_lines] == ["head/engine.log"]
+
+
+def test_what_the_peers_of_a_killed_rank_say_is_no_cause(tmp_path):
+    said = Failure("warm-up", "collective-failed", "communication between ranks failed", COMPLAINT, "TP0", "head")
+    final = explained(KILLED, reading(said), False, logs(tmp_path)[:1])
+    assert final is not None
+    assert final.summary == f"{KILLED.summary}; the log only tells what followed: {said.summary}"
+    assert (final.kind, final.phase, final.rank, final.cause) == ("killed", "weights", "TP1", None)
+    assert final.last_lines[0].text == COMPLAINT.text
+
+
+def test_a_rank_that_its_engine_killed_after_a_real_error_is_no_cause(tmp_path):
+    """An engine that gives up ends its own workers, at last by SIGKILL."""
+    line = Evidence("log", "engine.log", "torch.OutOfMemoryError", line=5)
+    said = Failure("weights", "out-of-device-memory", "out of device memory", line, "TP0")
+    final = explained(KILLED, reading(said), False, logs(tmp_path)[:1])
+    assert final is not None
+    assert (final.kind, final.rank) == ("out-of-device-memory", "TP0")
+    assert final.summary == f"out of device memory; {KILLED.summary}"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(-9, "killed"), (-15, "killed"), (-11, "crashed"), (137, "killed"), (134, "crashed"), (None, "process-died")],
+)
+def test_an_end_by_a_signal(code, kind):
+    failure = failure_of(Exit("head", code, "killed", "…"), "before it was ready", "weights", 1.0)
+    assert failure.kind == kind
+    assert failure.helps

@@ -49,6 +49,23 @@ def test_ctrl_c_while_it_waits(site: Site) -> None:
     assert failure["last_lines"]
 
 
+def test_a_second_ctrl_c_kills_an_engine_that_ignores_the_first(site: Site) -> None:
+    """The first one says what it waits for and how to hasten it; the proof of the end comes all the same."""
+    hang = {"hang": "Starting to load model", "ignore_term": "always"}
+    site.write(hang, text=quick().replace("stop: 5s", "stop: 600s"))
+    run = Outside(site)
+    run.logged(b"Starting to load model")
+    run.interrupt()
+    assert run.process.stdout is not None
+    told = "reference: Ctrl-C; stopping the engine, KILL after 600 s (Ctrl-C again: at once)"
+    assert any(told in line for line in run.process.stdout)
+    run.interrupt()
+    code, out = run.end()
+    assert code == 2, out
+    assert "Traceback" not in out
+    assert interrupted(run.folder, "reference")["phase"] == "weights"
+
+
 def test_ctrl_c_within_the_workload(site: Site) -> None:
     """Requests that would take minutes don't hold it up."""
     slow = "throughput: {{concurrency: [2], output_tokens: 64, prompt_tokens: 8, repeats: 7}}\n  quality"

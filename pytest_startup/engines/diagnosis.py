@@ -281,7 +281,7 @@ class StartTracker:
 
     def _failure(self, cause: Candidate) -> Failure:
         line = cause.line
-        begin = self._first.seconds if self._first and self._first.seconds is not None else 0.0
+        begin = self._first.seconds if self._first and self._first.number > 1 and self._first.seconds else 0.0
         known = line if cause.tier != "summary" or cause.kind != "unknown" else None
         failure = self._described(cause.kind, phase_of(cause, self._candidates), cause.text, known)
         if known is None:

@@ -53,11 +53,12 @@ class PhaseBook:
         return (line.node, line.rank) if line.rank else WHOLE
 
     def begin(self, line: Line) -> None:
-        """The first line of the start."""
+        """The first line of the start. Where it is the first of the log, the launch began before it: at 0 s."""
         rank = self._ranks[WHOLE]
         if not rank.spans:
-            rank.spans.append(_Span("launch", line.number, line.number, line.seconds, line.stamp))
-            rank.since = line.seconds or 0.0
+            begin = 0.0 if line.number == 1 and line.seconds is not None else line.seconds
+            rank.spans.append(_Span("launch", line.number, line.number, begin, line.stamp))
+            rank.since = begin or 0.0
             rank.line = line
 
     def opened(self, opener: Opener, line: Line) -> None:

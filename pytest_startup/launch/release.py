@@ -15,16 +15,29 @@ GpuHeld = Callable[[Collection[int], Sequence[str]], Sequence[str]]
 _POLL = 0.05
 
 
-def port_released(host: str, port: int, node: str, begin: float, until: float) -> Leftover:
-    """Wait for it until ``until`` (``time.monotonic()``); seconds count from ``begin``."""
+def port_released(
+    host: str, port: int, node: str, begin: float, until: float, ours: Collection[int] | None = None
+) -> Leftover:
+    """Wait for it until ``until`` (``time.monotonic()``); seconds count from ``begin``.
+
+    ``ours``: pids of ours that still live. Where only processes listen that are none of them, at two looks, nothing is
+    waited for: they will not give the port back. None: who is ours can't be told.
+    """
+    strange = 0
     while True:
         taken = ports.why_taken(host, port)
         seconds = round(time.monotonic() - begin, 3)
         if taken is None:
             return Leftover("port", f"{host}:{port}", True, seconds, node)
-        if time.monotonic() >= until:
+        strange = strange + 1 if _strangers(port, ours) else 0
+        if time.monotonic() >= until or strange > 1:
             return Leftover("port", f"{host}:{port}, held by {taken}", False, seconds, node)
         time.sleep(_POLL)
+
+
+def _strangers(port: int, ours: Collection[int] | None) -> bool:
+    pids = [one.pid for one in ports.listeners(port)] if ours is not None else []
+    return bool(pids) and all(pid is not None and pid not in (ours or ()) for pid in pids)
 
 
 def gpus_released(

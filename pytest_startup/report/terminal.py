@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_startup.checks.base import Finding, Verdict
 from pytest_startup.profile.model import Profile
+from pytest_startup.profile.problems import printable
 from pytest_startup.record import PHASES, Evidence, StartRecord
 from pytest_startup.report.results import ProfileResult, StartRow
 from pytest_startup.report.rows import failure_line
@@ -23,11 +24,6 @@ UNSHOWN = ("launch", "serving", "shutdown")
 def block(label: str, lines: Sequence[str], indent: str = "  ") -> list[str]:
     """``  observed  first`` and the other lines below it, aligned."""
     return [f"{indent}{label if i == 0 else '':<9} {line}".rstrip() for i, line in enumerate(lines)]
-
-
-def printable(text: str) -> str:
-    """``text`` on one line, with control characters made visible: a log line must not steer the user's terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def expected_place(profile: Profile, expected_from: str | None, start: str) -> str:

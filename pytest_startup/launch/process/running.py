@@ -49,6 +49,7 @@ class ProcessRunning:
         self._stopped: tuple[Leftover, ...] | None = None
         self._stop_lock = threading.Lock()
         self._stop_began = 0.0
+        self._hurried = False
         self.kept = False
 
     @property
@@ -117,11 +118,16 @@ class ProcessRunning:
             self._link.forget()
         return self.kept
 
+    def hurry(self) -> None:
+        """Ctrl-C has come again: a stop that is yet to come is a KILL at once."""
+        self._hurried = True
+
     def stop(self, limit: float | None = None) -> Sequence[Leftover]:
         """As ``launch.base.Running.stop``; ``limit`` replaces ``deadlines.stop`` (0: KILL at once)."""
         with self._stop_lock:
             if self._stopped is None:
                 limit = self._plan.profile.deadlines.stop if limit is None else limit
+                limit = 0.0 if self._hurried else limit
                 interrupted = self._tell_keeper(limit)
                 self._stopped = self._prove(limit)
                 if interrupted:
@@ -169,7 +175,7 @@ class ProcessRunning:
             gone = not os.path.lexists(f"{SHM}/{name}")
             out.append(Leftover("shm", f"{SHM}/{name}{removed}", gone, seconds, self._node))
         until, launch = begin + limit + release, self._plan.profile.launch
-        out.append(port_released(launch.host, self._plan.port, self._node, begin, until))
+        out.append(port_released(launch.host, self._plan.port, self._node, begin, until, set(left)))
         pids = {int(pid) for pid, _, _ in ended["ended"]}
         out.extend(gpus_released(self._gpu_held, pids, launch.gpus, self._node, begin, until))
         return tuple(out)
@@ -219,9 +225,6 @@ class ProcessRunning:
         text: str,
         *,
         unit: str | None = None,
-        seconds: float | None = None,
-        source: str = "process",
-        detail: dict[str, Any] | None = None,
     ) -> Fact:
-        evidence = Evidence(source, where, text[:400], node=self._node, seconds=seconds)
-        return Fact(name, value, evidence, unit=unit, node=self._node, detail=detail or {})
+        evidence = Evidence("process", where, text[:400], node=self._node)
+        return Fact(name, value, evidence, unit=unit, node=self._node)
