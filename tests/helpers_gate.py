@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 import yaml  # noqa: F401 - loaded a second time its errors would be other classes than those its C part raises
 
+import pytest_startup.activation  # loaded once here, not again in every run inside this process
+import pytest_startup.profile.load
+import pytest_startup.report.writers  # noqa: F401
 from pytest_startup.checks.base import Finding, Outcome, Verdict
 from pytest_startup.gate import StartFailed
 from pytest_startup.launch.base import LaunchError
