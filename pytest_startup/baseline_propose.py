@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from pytest_startup.baseline import DECISIVE, NOTED, Baseline, Population, cache_hashes, identity
-from pytest_startup.checks import autotune, backend, graphs, kv, memory, phases
+from pytest_startup.checks import autotune, backend, graphs, kv, memory
 from pytest_startup.checks.base import Verdict
 from pytest_startup.checks.quality import accepted as answers_of
 from pytest_startup.profile.model import Profile
@@ -148,11 +148,7 @@ def samples_of(record: StartRecord) -> dict[str, tuple[float, ...]]:
     samples: dict[str, tuple[float, ...]] = {}
     if record.ready_seconds is not None:
         samples["ready_seconds"] = (round(record.ready_seconds, 3),)
-    longest: dict[str, float] = {}
-    for span in record.phases:
-        if (taken := phases.seconds(span)) is not None:
-            longest[span.phase] = max(taken, longest.get(span.phase, 0.0))
-    samples.update({f"phase.{name}": (round(taken, 3),) for name, taken in longest.items()})
+    samples.update({f"phase.{name}": (round(taken, 3),) for name, taken in record.phase_seconds().items()})
     for batch in record.throughput:
         if not batch.failed:
             name = f"tokens_per_second.c{batch.concurrency}"

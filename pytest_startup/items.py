@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_startup.profile.problems import printable
 from pytest_startup.report.results import PREFLIGHT, ItemResult
-from pytest_startup.report.terminal import printable
 from pytest_startup.session import GateRun, Unusable
 
 if TYPE_CHECKING:

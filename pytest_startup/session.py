@@ -13,6 +13,7 @@ from pytest_startup.gate import Gate, StartFailed
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.options import Options
 from pytest_startup.profile.model import Profile
+from pytest_startup.profile.problems import printable
 from pytest_startup.record import StartRecord
 from pytest_startup.report import rows, terminal
 from pytest_startup.report.results import PREFLIGHT, ItemResult, ProfileResult, to_wire
@@ -51,14 +52,13 @@ class GateRun:
             self.first_failure = self.first_failure or failed.record
             raise self.unusable(self.first_failure) from None
         except LaunchError as refused:
-            self.refused = terminal.printable(f"{start}: nothing could be started: {refused}")
+            self.refused = printable(f"{start}: nothing could be started: {refused}")
             raise Unusable(self.refused, f"nothing could be started: {refused}") from None
-        except (
-            BaseException
-        ) as error:  # a defect, or pytest-timeout: told in full once, and the engine isn't started again
+        except BaseException as error:
+            # A defect, or pytest-timeout: told in full once, and the engine isn't started again.
             if start not in self.gate.records():
                 first = (str(error).splitlines() or [""])[0]
-                self.refused = terminal.printable(f"{start}: the start was broken off: {type(error).__name__}: {first}")
+                self.refused = printable(f"{start}: the start was broken off: {type(error).__name__}: {first}")
             raise
         self.verdicts[start, check] = verdict
         record = self.gate.records().get(start)
@@ -81,7 +81,7 @@ class GateRun:
         text = summary = ""
         line = None
         if waived is not None:
-            summary = terminal.printable(waived)
+            summary = printable(waived)
         elif final.outcome is not Outcome.PASSED:
             text = terminal.verdict_text(final, self.profile, start, self.gate.records())
             if check == "ready" and record is not None and record.failure is not None and not self.told:
@@ -107,7 +107,7 @@ class GateRun:
         return ItemResult(start=start, check=check, outcome="error", summary=summary, text=summary)
 
     def preflight(self) -> ItemResult:
-        reasons = [terminal.printable(reason) for reason in self.gate.preflight()]
+        reasons = [printable(reason) for reason in self.gate.preflight()]
         lines = ["nothing should be started on this host", *terminal.block("because", reasons)]
         return ItemResult(
             start=PREFLIGHT[0],

@@ -8,7 +8,7 @@ import pytest
 from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, fact, profile, record, reference, says
 
 from pytest_startup.baseline import Baseline, Population
-from pytest_startup.checks.phases import check, seconds
+from pytest_startup.checks.phases import check
 from pytest_startup.profile.model import Deadlines
 from pytest_startup.record import Evidence, Failure, PhaseSpan
 
@@ -100,4 +100,4 @@ def test_last_lines_are_those_of_the_late_rank() -> None:
 def test_numbers_hold_the_longest_rank() -> None:
     spans = (PhaseSpan("weights", "TP0", seconds=1.0), PhaseSpan("weights", "TP1", seconds=3.0), PhaseSpan("api"))
     assert check(profile(), None, record(phases=spans), None).numbers == {"weights s": 3.0}
-    assert seconds(PhaseSpan("api", begin=1.0)) is None
+    assert PhaseSpan("api", begin=1.0).taken is None

@@ -112,6 +112,13 @@ def test_rows_take_the_slowest_rank_and_the_endpoint_before_the_log() -> None:
     assert rows.start_row(replace(record, facts=facts)).kv_tokens == "8,000 … 8,192"
 
 
+def test_a_capacity_that_was_only_multiplied_out_is_not_shown_where_the_log_states_one() -> None:
+    record = start_record("restart-1")
+    blocks = Fact("kv.tokens", 8192, Evidence("endpoint", "GET /metrics", "x"), detail={"derived": True})
+    assert rows.start_row(replace(record, facts=(*record.facts, blocks))).kv_tokens == "4,096"
+    assert rows.start_row(replace(record, facts=(blocks,))).kv_tokens == "8,192"
+
+
 def test_throughput_is_the_median_of_whole_batches() -> None:
     samples = tuple(ThroughputSample(8, i, 8, failed, tokens, 10.0) for i, (failed, tokens) in
                     enumerate([(0, 800), (0, 900), (0, 1000), (1, 5)]))  # fmt: skip

@@ -15,18 +15,18 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
     failed_in = start.failure.phase if start.failure else None
     for phase, limit in profile.deadlines.phases.items():
         spans = [s for s in start.phases if s.phase == phase]
-        late = [s for s in spans if (t := seconds(s)) is not None and t > limit]
+        late = [s for s in spans if (t := s.taken) is not None and t > limit]
         usual = _usual(phase, reference, start, baseline)
         if late:
-            longest = max(late, key=lambda s: seconds(s) or 0.0)
-            _overrun(judging, start, phase, limit, seconds(longest) or 0.0, longest.rank or longest.node, usual, late)
+            longest = max(late, key=lambda s: s.taken or 0.0)
+            _overrun(judging, start, phase, limit, longest.taken or 0.0, longest.rank or longest.node, usual, late)
         elif failed_in == phase and start.failure and (start.failure.after_seconds or 0.0) > limit:
             failure = start.failure
             _overrun(judging, start, phase, limit, failure.after_seconds or 0.0, failure.rank, usual, spans)
-        elif not any(seconds(s) is not None for s in spans):
+        elif not any(s.taken is not None for s in spans):
             _unseen(judging, profile, start, phase, limit, spans)
     for span in start.phases:
-        if (taken := seconds(span)) is not None:
+        if (taken := span.taken) is not None:
             judging.saw(_evidence(span))
             name = f"{span.phase} s"
             judging.numbers[name] = max(round(taken, 2), float(judging.numbers.get(name, 0.0)))
@@ -34,19 +34,12 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
     return judging.verdict()
 
 
-def seconds(span: PhaseSpan) -> float | None:
-    """How long a span took: as stated, else from its begin to its end; None where nothing says it."""
-    if span.seconds is not None:
-        return span.seconds
-    return span.end - span.begin if span.begin is not None and span.end is not None else None
-
-
 def _usual(phase: str, reference: StartRecord | None, start: StartRecord, baseline: Baseline | None) -> str:
     known = common.population(baseline, start)
     samples = known.samples.get(f"phase.{phase}", ()) if known else ()
     if samples:
         return f"usually {common.median(samples):.1f} s (baseline)"
-    took = [t for s in (reference.phases if reference else ()) if s.phase == phase and (t := seconds(s)) is not None]
+    took = [t for s in (reference.phases if reference else ()) if s.phase == phase and (t := s.taken) is not None]
     return f"{max(took):.1f} s on the reference start" if took else "its usual time is not known"
 
 
@@ -73,8 +66,7 @@ def _overrun(
     judging.failed(
         f"phase {phase}{where} took {taken:.1f} s, its deadline is {limit:g} s; {usual}",
         f"at most {limit:g} s",
-        [f"{s.rank or s.node or 'engine'}: {seconds(s) or 0.0:.1f} s" for s in spans]
-        or [f"{taken:.1f} s until the end"],
+        [f"{s.rank or s.node or 'engine'}: {s.taken or 0.0:.1f} s" for s in spans] or [f"{taken:.1f} s until the end"],
         (start.failure.last_lines if start.failure and start.failure.last_lines else last) or map(_evidence, spans),
         ("look at what it waits for: storage, another rank, or a compilation that should have been a cache hit",),
         f"deadlines.{phase.replace('-', '_')}",
@@ -124,14 +116,13 @@ def _ready_in_time(
         usual = f"{reference.ready_seconds:.1f} s on the reference start"
     else:
         usual = "its usual time is not known"
-    longest = max(start.phases, key=lambda s: seconds(s) or 0.0, default=None)
-    most = f"; the longest phase was {longest.phase} with {seconds(longest) or 0.0:.1f} s" if longest else ""
+    longest = max(start.phases, key=lambda s: s.taken or 0.0, default=None)
+    most = f"; the longest phase was {longest.phase} with {longest.taken or 0.0:.1f} s" if longest else ""
     state = "ready" if start.ready_seconds is not None else "still not ready"
     judging.failed(
         f"{state} after {taken:.1f} s, the deadline is {limit:g} s; {usual}{most}",
         f"ready within {limit:g} s",
-        [f"{s.phase}: {seconds(s) or 0.0:.1f} s" for s in start.phases if seconds(s) is not None]
-        or ["no phase is timed"],
+        [f"{s.phase}: {s.taken or 0.0:.1f} s" for s in start.phases if s.taken is not None] or ["no phase is timed"],
         start.failure.last_lines if start.failure else (),
         source="deadlines.ready",
     )

@@ -1,4 +1,4 @@
-"""Why a start failed: kinds of failure, how the text of an error is told to be one, and what helps in which phase."""
+"""Why a start failed: the kinds of failure, how the text of an error is told to be one, and its summary in a line."""
 
 from __future__ import annotations
 
@@ -46,10 +46,9 @@ KINDS: dict[str, str] = {
     "unknown": "an error of a kind that is not known here",
 }
 
-#: ``root``: explains a failure. ``peer``: usually what others see when a rank fails; a cause if nothing better is
-#: found.
-#: ``summary``: a consequence; a cause only if nothing else was printed. ``latent``: goes unnoticed until something that
-#: depends on it fails.
+#: ``root``: explains a failure. ``peer``: usually what others see when a rank fails; a cause where nothing better is
+#: found. ``summary``: a consequence; a cause only if nothing else was printed. ``latent``: goes unnoticed until
+#: something that depends on it fails.
 TIERS = ("root", "peer", "summary", "latent")
 
 

@@ -51,7 +51,8 @@ class NodeLog:
 class Exit:
     """The engine, or a part without which it can't serve, has ended. ``code`` < 0: killed by that signal.
 
-    ``reason``: exited, killed, oom-killed, container-gone, daemon-lost, node-lost.
+    ``reason``: exited, killed, oom-killed, container-gone, daemon-lost; with nodes also node-lost, not-met (peers that
+    did not come) and not-started.
     """
 
     node: str

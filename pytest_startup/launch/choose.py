@@ -17,7 +17,7 @@ LOCK_WAIT = 3600.0
 
 
 def choose_launcher(profile: Profile, options: Options, notice: Callable[[str], None]) -> Launcher:
-    """A launcher for ``profile.launch``: process, container, or one that a hook adds. Raises LaunchError."""
+    """A launcher for the profile: process, container, nodes, or one that a hook adds. Raises LaunchError."""
     launch = profile.launch
     if launch.custom is not None:
         known = options.extensions.launchers

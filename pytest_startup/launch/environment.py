@@ -46,9 +46,8 @@ def engine_environment(
     """The whole environment of an engine; later sources win: caller's, ``gpus``, the profile's, our marker.
 
     ``pass_env`` names further variables of the caller (shell patterns); one that is not set is left out, and a proxy is
-    only passed when it is named in full. ``gpus`` become
-    ``CUDA_VISIBLE_DEVICES`` (numbered as NVML does), unless the profile says otherwise. Output is unbuffered, so that
-    a line's receive time is the time at which it was printed.
+    only passed when it is named in full. ``gpus`` become ``CUDA_VISIBLE_DEVICES`` (numbered as NVML does), unless the
+    profile says otherwise. Output is unbuffered, so that a line's receive time is the time at which it was printed.
     """
     allowed = (*PASSED, *pass_env)
     out = {

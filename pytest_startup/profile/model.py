@@ -323,6 +323,8 @@ class LogPattern:
 
 @dataclass(frozen=True)
 class ExpectLog:
+    """Lines that must not, and that must, stand in the log of every start."""
+
     forbid: tuple[LogPattern, ...] = ()
     require: tuple[LogPattern, ...] = ()
 

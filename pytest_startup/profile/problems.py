@@ -23,8 +23,9 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return by_plain[found[0]] if found else None
 
 
-def _printable(text: str) -> str:
-    """One line of a terminal: what is no visible character (of a key, of a file's name) is escaped."""
+def printable(text: str) -> str:
+    """``text`` on one line, with control characters made visible: a key, a file's name or a log line must not steer the
+    user's terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -40,7 +41,7 @@ class Problem:
     def shown(self, file: Path | str, with_column: bool = False) -> str:
         numbers = [self.line, self.column] if with_column else [self.line]
         place = ":".join(str(part) for part in (file, *numbers) if part != 0)
-        return _printable(f"{place}: {self.key}: {self.text}" if self.key else f"{place}: {self.text}")
+        return printable(f"{place}: {self.key}: {self.text}" if self.key else f"{place}: {self.text}")
 
 
 class ProfileError(Exception):

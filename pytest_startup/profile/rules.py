@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -208,8 +209,6 @@ def _restarts(data: Mapping[str, Any]) -> Wrong:
 
 
 def _caches(data: Mapping[str, Any], known: Known) -> Wrong:
-    import os
-
     for name, cache in _get(data, "caches").items():
         given = [key for key in ("path", "container") if isinstance(cache, dict) and key in cache]
         if len(given) != 1:

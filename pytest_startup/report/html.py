@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from pytest_startup.profile.problems import printable
 from pytest_startup.record import PHASES
 from pytest_startup.report import terminal
 from pytest_startup.report.results import ItemResult, ProfileResult, StartRow
@@ -27,7 +28,7 @@ COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#e15759", "#76b7b2", "#9
 
 def text(value: object) -> str:
     """Escaped, control characters made visible; nothing that was logged can become markup."""
-    return escape(terminal.printable(str(value)), quote=True)
+    return escape(printable(str(value)), quote=True)
 
 
 def document(results: Sequence[ProfileResult]) -> str:

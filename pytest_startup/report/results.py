@@ -17,8 +17,8 @@ class ItemResult:
     """The result of one check on one start. ``outcome`` is a verdict's value, or ``error`` when it could not be judged.
 
     ``waived`` holds the reason of the waiver that applies: the outcome stays what it was, so that a waived check never
-    looks like evidence. ``summary`` is one line, ``text`` all that a failure prints. ``where``/``line`` name a file for
-    annotations: the profile's place that set the expectation.
+    looks like evidence. ``summary`` is one line, ``text`` all that a failure prints. ``line`` is for annotations: the
+    profile's line that set the expectation.
     """
 
     start: str

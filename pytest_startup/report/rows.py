@@ -6,9 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from pytest_startup.checks.base import Verdict
+from pytest_startup.checks.kv import capacities
 from pytest_startup.leftup import left_up
 from pytest_startup.profile.model import Profile
-from pytest_startup.record import Fact, StartRecord
+from pytest_startup.record import StartRecord
 from pytest_startup.report.results import StartRow
 
 
@@ -19,8 +20,8 @@ def start_row(record: StartRecord, verdicts: Mapping[str, Verdict] | None = None
         name=record.name,
         population=record.population,
         ready_seconds=record.ready_seconds,
-        phases=phase_seconds(record),
-        kv_tokens=kv_tokens(record.named("kv.tokens")),
+        phases=record.phase_seconds(),
+        kv_tokens=kv_tokens(record),
         throughput=throughput(record),
         failed=failure_line(record),
         note=detectable(verdicts.get("throughput")),
@@ -28,22 +29,10 @@ def start_row(record: StartRecord, verdicts: Mapping[str, Verdict] | None = None
     )
 
 
-def phase_seconds(record: StartRecord) -> dict[str, float]:
-    """Seconds per phase, of the slowest rank; a phase for which nothing states a time is left out, never 0."""
-    out: dict[str, float] = {}
-    for span in record.phases:
-        seconds = span.seconds
-        if seconds is None and span.begin is not None and span.end is not None:
-            seconds = span.end - span.begin
-        if seconds is not None:
-            out[span.phase] = max(seconds, out.get(span.phase, 0.0))
-    return out
-
-
-def kv_tokens(facts: Sequence[Fact]) -> str | None:
-    """``338,624``; endpoints before the log; ``455,000 … 467,520`` where several differ."""
-    own = [f for f in facts if f.detail.get("role") != "drafter"]
-    best = [f for f in own if f.evidence.source == "endpoint"] or own
+def kv_tokens(record: StartRecord) -> str | None:
+    """``338,624``, of what the check ``kv`` judges, endpoints first; ``455,000 … 467,520`` where several differ."""
+    facts = capacities(record)
+    best = [f for f in facts if f.evidence.source == "endpoint"] or facts
     values = sorted({int(f.value) for f in best if isinstance(f.value, (int, float))})
     if not values:
         return None
