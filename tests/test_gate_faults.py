@@ -71,7 +71,7 @@ FAULTS = {
         ({"exit": {"at": "Warming up done", "code": 0}},),
         NO_START,
         r"the engine ended before it was ready \(exit code 0\): .* ended with exit code 0",
-        "killed",
+        "ended",
         "profiling",
     ),
     "ends with a cause in its log": Fault(
@@ -146,7 +146,7 @@ FAULTS = {
         ({"exit": {"at": "requests:5", "code": 0}},),
         {"reference::ready": "failed"},
         r"the engine ended while it served \(exit code 0\): .* ended with exit code 0",
-        "killed",
+        "ended",
         "serving",
     ),
     "health 200 and no answer any more": Fault(

@@ -3,7 +3,7 @@
 
 usage: trials.py [--engine DIR] [--out DIR] [CASE …]
 
-Without CASE all cases run, one after the other (about 40 starts of a real vLLM for CPU; 30 to 60 s each on two cores).
+Without CASE all cases run, one after the other (about 60 starts of a real vLLM for CPU; 30 to 60 s each on two cores).
 The engine is the one of ``examples/cpu-vllm/make_engine.py``. Prints a table: case, expected red, seen red, seconds,
 the first line of the message; exit code 1 if a case was not as expected.
 """
@@ -54,6 +54,8 @@ def change(*args: str) -> str:
 
 
 WARM = "{kind: process}"
+#: The access line of the first completion, which makes the engine ready.
+ANSWERED = '"POST /v1/completions HTTP/1.1" 200'
 CASES = (
     Case("three warm restarts", frozenset(), restarts=(WARM, WARM, WARM), says=("ACCEPTED",)),
     Case(
@@ -81,13 +83,20 @@ CASES = (
         "killed at weights",
         frozenset({"reference::ready"}),
         kill=("Starting to load model", "VLLM::Worker"),
+        says=("failed in phase weights", "VLLM::Worker (pid", "was killed by SIGKILL before the engine was ready"),
     ),
     Case(
         "killed at warm-up",
         frozenset({"reference::ready"}),
         kill=("Warming up model", "VLLM::EngineCore"),
+        says=("VLLM::EngineCore (pid", "was killed by SIGKILL before the engine was ready"),
     ),
-    Case("killed after ready", frozenset({"reference::ready"}), kill=("Application startup complete", "vllm serve")),
+    Case(
+        "killed after ready",
+        frozenset({"reference::ready"}),
+        kill=(ANSWERED, "vllm serve"),
+        says=("failed in phase serving", "the engine ended while it served", "was killed by SIGKILL"),
+    ),
     Case("second server on the port", frozenset(), occupied=True, says=("is already taken by",)),
     Case("wrong model path", frozenset({"reference::ready"}), model="missing", says=("start failed",)),
     Case(
@@ -99,13 +108,22 @@ CASES = (
     Case(
         "worker killed under TP 2",
         frozenset({"reference::ready"}),
-        kill=("Application startup complete", "VLLM::Worker_TP1"),
+        kill=("Warming up model", "VLLM::Worker_TP1"),
         tp=2,
+        says=("on rank TP1", "VLLM::Worker_TP1 (pid", "was killed by SIGKILL before the engine was ready"),
     ),
-    Case("proxy: empty", frozenset({"reference::ready"}), proxy="empty"),
-    Case("proxy: truncated", frozenset({"reference::ready"}), proxy="truncated"),
-    Case("proxy: slow", frozenset({"reference::ready"}), proxy="slow"),
-    Case("proxy: garbage", frozenset({"reference::ready"}), proxy="garbage"),
+    Case(
+        "worker killed under TP 2 after ready",
+        frozenset({"reference::ready"}),
+        kill=(ANSWERED, "VLLM::Worker_TP1"),
+        tp=2,
+        says=("failed in phase serving", "Worker"),
+    ),
+    Case("proxy: empty", frozenset({"reference::ready"}), proxy="empty", says=("HTTP 200 with empty text",)),
+    Case("proxy: truncated", frozenset({"reference::ready"}), proxy="truncated", says=("HTTP 200 answer cut off",)),
+    Case("proxy: slow", frozenset({"reference::ready"}), proxy="slow", says=("no complete answer within 20 s",)),
+    Case("proxy: garbage", frozenset({"reference::ready"}), proxy="garbage", says=("HTTP 200 body is not JSON",)),
+    Case("twenty warm restarts", frozenset(), restarts=("{kind: process, times: 20}",), says=("ACCEPTED",)),
 )
 
 PROFILE = """\
@@ -195,7 +213,7 @@ class Trial:
             done = threading.Event()
             killer = threading.Thread(target=self.kill, args=(done,))
             killer.start()
-            output = gate.communicate(timeout=1800)[0]
+            output = gate.communicate(timeout=3600)[0]
             done.set()
             killer.join()
         (self.folder / "output.txt").write_text(output)
@@ -270,6 +288,9 @@ def main() -> int:
         print(f"{'as expected' if fine else 'UNEXPECTED':<12} {case.name:<28} {seconds:6.0f} s", flush=True)
         print(f"    expected red {sorted(case.red) or 'nothing'}; seen {sorted(red) or 'nothing'}")
         print(f"    {first[:160]}", flush=True)
+        for text in case.says:
+            if text not in output:
+                print(f"    not said: {text}", flush=True)
     return 1 if wrong else 0
 
 
