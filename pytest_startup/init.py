@@ -130,6 +130,7 @@ def inspect(name: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], dict
     """What the daemon says of a container and of its image, and which daemon it was: the one that a profile which
     names none would use. Raises _NoContainer."""
     from pytest_startup.launch.container import address as docker_address
+    from pytest_startup.launch.container import trouble
     from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 
     try:
@@ -142,8 +143,11 @@ def inspect(name: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], dict
         return container, dict(daemon.image(str(container["Image"]))), address
     except NotThere as e:
         raise _NoContainer(f"{address}: {e}; `{address.command()} ps -a` lists what there is") from None
-    except (DaemonLost, DaemonRefused) as e:
-        raise _NoContainer(str(e)) from None
+    except DaemonRefused as e:
+        raise _NoContainer(f"{daemon.where()} {trouble.refused(str(e))}") from None
+    except DaemonLost as e:
+        why = trouble.why_lost(address)
+        raise _NoContainer(f"{daemon.where()} {why}" if why else str(e)) from None
     finally:
         daemon.close()
 

@@ -1,8 +1,8 @@
 """A container engine of the tests' own: started on first use, with an image made from this host's Python.
 
-Needs root, ``dockerd``, ``docker``, ``ip`` and ``nsenter``. Where these are missing the tests are skipped, in CI they
-fail: there the engine must be there. Tests run inside the engine's network namespace, so that ports of containers are
-those of their own loopback.
+Needs root, ``dockerd``, ``docker``, ``ip``, ``nsenter``, ``curl`` and ``openssl``. Where these are missing the tests
+are skipped, in CI they fail: there the engine must be there. Tests run inside the engine's network namespace, so that
+ports of containers are those of their own loopback.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import helpers_tls
 import pytest
 
 from pytest_startup.launch.identity import Identity, alive, identify
@@ -28,7 +29,7 @@ from pytest_startup.launch.identity import Identity, alive, identify
 SCRIPTS = Path(__file__).with_name("containers")
 TESTS = Path(__file__).parent
 _CLONE_NEWNET = 0x40000000
-_PROGRAMS = ("dockerd", "docker", "ip", "nsenter", "curl")
+_PROGRAMS = ("dockerd", "docker", "ip", "nsenter", "curl", "openssl")
 
 
 def why_not() -> str | None:
@@ -57,6 +58,8 @@ class TestEngine:
     def __init__(self, **options: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ce", dir="/tmp"))
         self.url = f"unix://{self.folder}/docker.sock"
+        #: Where it listens with TLS once it is ``secure``, inside its network; what clients need is in that folder.
+        self.secured, self.certificates = "tcp://127.0.0.1:2376", _beside(self.folder)
         self._options = options
         self._image: str | None = None
 
@@ -67,9 +70,17 @@ class TestEngine:
         (self.folder / "owner").write_text(f"{me.pid} {me.start}")
         return self
 
+    def secure(self) -> TestEngine:
+        """Before the start: let it listen with TLS, too."""
+        made = helpers_tls.make(self.certificates)
+        words = f"--tlscacert {made}/ca.pem --tlscert {made}/server-cert.pem --tlskey {made}/server-key.pem"
+        self._options["EXTRA"] = f"{self._options.get('EXTRA', '')} -H {self.secured} --tlsverify {words}"
+        return self
+
     def stop(self) -> None:
         self._script("engine.sh", "stop", str(self.folder))
         shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(_beside(self.folder), ignore_errors=True)
 
     def kill(self) -> None:
         """The daemon, at once; its containers run on."""
@@ -137,12 +148,18 @@ class TestEngine:
         return done.stdout.strip()
 
 
+def _beside(folder: Path) -> Path:
+    """Certificates are not in the folder itself: starting mounts something over it."""
+    return folder.with_name(f"{folder.name}-tls")
+
+
 def sweep() -> None:
     """Stop engines of test runs that were killed."""
     for owner in Path("/tmp").glob("ce*/owner"):
         pid, start = (int(word) for word in owner.read_text().split())
         if not alive(Identity(pid, start)):
             subprocess.run([str(SCRIPTS / "engine.sh"), "stop", str(owner.parent)], check=False)
+            shutil.rmtree(_beside(owner.parent), ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -150,7 +167,7 @@ def container_engine() -> Iterator[TestEngine]:
     """One engine for all tests that do not break it."""
     need_engine()
     sweep()
-    engine = TestEngine(FAKE_GPU="1").start()
+    engine = TestEngine(FAKE_GPU="1").secure().start()
     yield engine
     engine.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -50,6 +51,7 @@ def test_contexts(tmp_path):
 
 
 def test_tls_of_the_environment(tmp_path):
+    (tmp_path / "ca.pem").touch()
     environ = {"DOCKER_HOST": "tcp://localhost:2376", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(tmp_path)}
     assert find(ContainerLaunch(IMAGE), environ).tls == tmp_path
     assert find(ContainerLaunch(IMAGE), {"DOCKER_HOST": "tcp://127.0.0.1:2375"}).tls is None
@@ -86,6 +88,7 @@ class Socket:
         self._server.bind(str(path))
         self._server.listen(16)
         self._open: list[socket.socket] = []
+        self._answering: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -97,9 +100,14 @@ class Socket:
                 return
             self._open.append(peer)
             if self._status:
-                threading.Thread(target=self._answer, args=(peer,), daemon=True).start()
+                self._answering.append(threading.Thread(target=self._answer, args=(peer,), daemon=True))
+                self._answering[-1].start()
 
     def _answer(self, peer: socket.socket) -> None:
+        with contextlib.suppress(ConnectionError):
+            self._answer_all(peer)
+
+    def _answer_all(self, peer: socket.socket) -> None:
         while data := peer.recv(65536):
             status = 200 if b"/version" in data.split(b"\r\n")[0] else self._status
             body = b'{"ApiVersion": "1.41"}' if status == 200 else self._body
@@ -110,6 +118,11 @@ class Socket:
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         self._thread.join()
+        for peer in self._open:
+            with contextlib.suppress(OSError):  # the other side has gone first
+                peer.shutdown(socket.SHUT_RDWR)
+        for thread in self._answering:
+            thread.join()
         for peer in self._open:
             peer.close()
 

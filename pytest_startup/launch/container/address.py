@@ -78,9 +78,7 @@ def others(environ: Mapping[str, str], uid: int) -> list[str]:
     return [f"unix://{path}" for path in usual if os.path.exists(path)]
 
 
-def _checked(
-    url: str, source: str, environ: Mapping[str, str], tls: Path | None = None, verify: bool = True
-) -> Address:
+def _checked(url: str, source: str, environ: Mapping[str, str], tls: Path | None = None) -> Address:
     text = f"unix://{url}" if url.startswith("/") else url
     scheme, separator, rest = text.partition("://")
     if not separator or not rest:
@@ -102,7 +100,10 @@ def _checked(
         )
     if tls is None and (scheme == "https" or environ.get("DOCKER_TLS_VERIFY")):
         tls = Path(environ.get("DOCKER_CERT_PATH") or _folder(environ))
-    return Address(text, source, tls, verify)
+        if not any((tls / name).is_file() for name in ("ca.pem", "cert.pem")):
+            where = "DOCKER_CERT_PATH" if environ.get("DOCKER_CERT_PATH") else "DOCKER_TLS_VERIFY"
+            raise AddressError(f"{where}: no certificates in {tls}; expected a folder of ca.pem, cert.pem and key.pem")
+    return Address(text, source, tls)
 
 
 def _loopback(host: str) -> bool:
@@ -136,14 +137,19 @@ def _context(name: str, source: str, environ: Mapping[str, str]) -> Address:
     path = folder / "meta" / mark / "meta.json"
     try:
         endpoint = json.loads(path.read_text(encoding="utf-8"))["Endpoints"]["docker"]
-        host, insecure = str(endpoint["Host"]), bool(endpoint.get("SkipTLSVerify"))
+        host = str(endpoint["Host"])
     except FileNotFoundError:
         known = ", ".join(sorted(_names(folder))) or "none but default"
         raise AddressError(f"{source}: no Docker context {name!r} (known: {known})") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise AddressError(f"{source}: the Docker context {name!r} can't be read from {path}: {error!r}") from None
+    if endpoint.get("SkipTLSVerify"):
+        raise AddressError(
+            f"{source}: the Docker context {name!r} skips the check of the daemon's certificate, which is always done "
+            f"here; give it the authority: docker context update {name} --docker host={host},ca=…,cert=…,key=…"
+        )
     tls = folder / "tls" / mark / "docker"
-    return _checked(host, f"context {name}, {source}", environ, tls if tls.is_dir() else None, not insecure)
+    return _checked(host, f"context {name}, {source}", environ, tls if tls.is_dir() else None)
 
 
 def _names(folder: Path) -> list[str]:

@@ -51,14 +51,13 @@ def remove(entry: Entry) -> Sequence[Leftover]:
 def place(address: Address) -> dict[str, str]:
     """What an entry has to hold so that its daemon is found again."""
     tls = {"tls": str(address.tls)} if address.tls is not None else {}
-    return {"daemon": address.url, "verify": str(address.verify), **tls}
+    return {"daemon": address.url, **tls}
 
 
 @contextmanager
 def _daemon(entry: Entry) -> Iterator[Daemon]:
-    tls, verify = entry.labels.get("tls"), entry.labels.get("verify") != "False"
-    address = Address(entry.labels.get("daemon", ""), "of that run", Path(tls) if tls else None, verify)
-    daemon = Daemon(address)
+    tls = entry.labels.get("tls")
+    daemon = Daemon(Address(entry.labels.get("daemon", ""), "of that run", Path(tls) if tls else None))
     try:
         yield daemon
     finally:

@@ -15,6 +15,7 @@ from pytest_startup.launch.container import address as docker_address
 from pytest_startup.launch.container import clean as container_clean
 from pytest_startup.launch.container import facts as container_facts
 from pytest_startup.launch.container import labels as container_labels
+from pytest_startup.launch.container import trouble
 from pytest_startup.launch.container.caches import ContainerCaches, snapshots
 from pytest_startup.launch.container.checks import Checks, explain_refusal
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
@@ -241,9 +242,13 @@ class ContainerLauncher:
             daemon = Daemon(docker_address.find(container, self._environ))
             try:
                 daemon.version()
-            except (DaemonLost, DaemonRefused, NotThere) as error:
+            except (DaemonRefused, NotThere) as error:
                 daemon.close()
-                raise LaunchError(str(error)) from None
+                raise LaunchError(f"{daemon.where()} {trouble.refused(str(error))}") from None
+            except DaemonLost as error:
+                daemon.close()
+                why = trouble.why_lost(daemon.address)
+                raise LaunchError(f"{daemon.where()} {why}" if why else str(error)) from None
             self._daemon = daemon
         return self._daemon
 
