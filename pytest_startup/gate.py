@@ -75,6 +75,8 @@ class Gate(Protocol):
         proposed baseline changes and where it was written, why it was not."""
 
 
+#: The name of the first start of a run, with which all later ones are compared.
+REFERENCE = "reference"
 #: Checks that can judge a failed start by what it left; all others rest on an engine that served.
 SELF_JUDGED = ("identity", "ready", "phases", "log", "cleanup")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_startup.record import JSON, StartRecord
 
 
-class Judging:
+class Judge:
     """The checks, the dialect and the baseline of one profile."""
 
     def __init__(self, profile: Profile, options: Options) -> None:

@@ -6,7 +6,8 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,41 +16,35 @@ from pytest_startup import assemble, planning
 from pytest_startup.artifacts import ArtifactsError, RunFolder, run_folder, utc_now
 from pytest_startup.asking import target_of
 from pytest_startup.clean import sweep
-from pytest_startup.gate import SELF_JUDGED, StartFailed
-from pytest_startup.judging import Judging
+from pytest_startup.gate import REFERENCE, StartFailed
 from pytest_startup.launch.base import LaunchError, StartPlan
 from pytest_startup.launch.choose import choose_launcher
 from pytest_startup.profile.resolve import resolved_json
+from pytest_startup.recorded import RecordedGate
 from pytest_startup.redact import Redactor
 from pytest_startup.start import LiveStart, Tools
 from pytest_startup.waiting import Usual
 from pytest_startup.workload.completions import ask
 
 if TYPE_CHECKING:
-    from pytest_startup.baseline import Baseline
-    from pytest_startup.checks.base import Verdict
     from pytest_startup.launch.base import Launcher, Running
     from pytest_startup.observe.caches import Snapshot
     from pytest_startup.options import Options
     from pytest_startup.profile.model import Profile, Prompt, Restart
     from pytest_startup.record import JSON, Completion, StartRecord
 
-REFERENCE = "reference"
 
-
-class LiveGate:
+class LiveGate(RecordedGate):
     """See ``gate.Gate``. Nothing is touched before the first record is asked for."""
 
     def __init__(self, profile: Profile, options: Options) -> None:
-        self.profile = profile
+        super().__init__(profile, options)
         self._options = options
-        self._judging = Judging(profile, options)
         self._steps: dict[str, Restart | None] = {REFERENCE: None, **{r.name: r for r in profile.restarts}}
         self._planned = tuple(self._steps)
         self._run_id = uuid.uuid4().hex[:12]
         self._tools: Tools | None = None
         self._launcher: Launcher | None = None
-        self._records: dict[str, StartRecord] = {}
         self._current: LiveStart | None = None
         self._snapshots: Mapping[str, Snapshot] = {}
         self._interrupted: str | None = None
@@ -61,19 +56,9 @@ class LiveGate:
     def start_names(self) -> Sequence[str]:
         return list(self._planned)
 
-    def check_names(self) -> Sequence[str]:
-        return self._judging.check_names()
-
-    def records(self) -> Mapping[str, StartRecord]:
-        return dict(self._records)
-
     @property
     def folder(self) -> Path | None:
         return None if self._tools is None else self._tools.run.path
-
-    @property
-    def baseline(self) -> Baseline | None:
-        return self._judging.baseline
 
     def preflight(self) -> Sequence[str]:
         from pytest_startup.preflight import problems
@@ -84,28 +69,13 @@ class LiveGate:
         except LaunchError as error:
             return [str(error)]
 
-    def record(self, start: str) -> StartRecord:
-        for name in self._planned:
-            if name not in self._records:
-                self._make(name)
-            if self._records[name].failure is not None:
-                raise StartFailed(self._records[name])
-            if name == start:
-                break
-        return self._records[start]
-
-    def verdict(self, start: str, check: str) -> Verdict:
-        try:
-            record = self.record(start)
-        except StartFailed as failed:
-            if failed.record.name != start or check not in SELF_JUDGED:
-                raise
-            record = failed.record
+    def _to_judge(self, start: str, check: str) -> StartRecord:
+        """The check ``cleanup`` needs the stop, so it makes it, unless the engine is to be left up."""
+        record = super()._to_judge(start, check)
         kept = self._options.keep and start == self._planned[-1]
         if check == "cleanup" and not kept and self._current is not None and self._current.plan.name == start:
-            record = self._finish_current() or record
-        reference = None if start == REFERENCE else self._records[REFERENCE]
-        return self._judging.judge(check, reference, record)
+            return self._finish_current() or record
+        return record
 
     def engine(self) -> Running:
         current = self._current
@@ -116,7 +86,7 @@ class LiveGate:
         return current.running
 
     def complete(self, prompt: Prompt) -> Completion:
-        target = target_of(self.profile, self._judging.dialect, self.engine())
+        target = target_of(self.profile, self._judge.dialect, self.engine())
         with target.http:
             return ask(target, prompt, "user")
 
@@ -141,7 +111,7 @@ class LiveGate:
                 self._notes += [f"not released: {left.kind} {left.what}" for left in self._launcher.close()]
             if self._options.baseline == "propose":
                 whole = [r for name, r in self._records.items() if name in self._planned]
-                self._notes += self._judging.propose(whole, os.environ)
+                self._notes += self._judge.propose(whole, os.environ)
             self._manifest()
 
     def _end_current(self) -> None:
@@ -172,13 +142,13 @@ class LiveGate:
             root = self._options.artifacts or self._options.root / ".startup"
             run = RunFolder(run_folder(root, profile.name, utc_now()), self._redactor)
             run.write_profile(_source(profile), resolved_json(self.profile))
-            self._tools = Tools(profile, self._judging.dialect, launcher, run, self._tell)
+            self._tools = Tools(profile, self._judge.dialect, launcher, run, self._tell)
             self._manifest()
         return self._tools
 
-    def _make(self, name: str) -> StartRecord:
+    def _obtain(self, name: str) -> None:
         """Make one start, whatever comes of it. Raises LaunchError when this host should not be touched at all."""
-        try:
+        with self._told(name):
             tools, step = self._open(), self._steps[name]
             if self._current is not None:
                 self._finish_current()
@@ -206,14 +176,6 @@ class LiveGate:
                 finally:
                     self._keep_record(self._current)
             self._manifest()
-        except ArtifactsError as error:
-            raise LaunchError(str(error)) from None
-        except Exception:
-            raise
-        except BaseException:  # Ctrl-C, or a time limit
-            self._interrupted = name
-            raise
-        return self._records[name]
 
     def _finish_current(self) -> StartRecord | None:
         """Stop the current start; its record is then complete."""
@@ -222,16 +184,26 @@ class LiveGate:
             return None
         if current.running is not None and current.record is not None and current.record.failure is None:
             planning.spare(self.profile, current.running, self._next_step(current.plan.name))
+        with self._told(current.plan.name):
+            try:
+                current.finish()
+            finally:
+                self._keep_record(current)
+        return self._records.get(current.plan.name)
+
+    @contextmanager
+    def _told(self, name: str) -> Iterator[None]:
+        """What breaks off the start ``name``: artifacts that can't be written are a LaunchError; Ctrl-C and a time
+        limit (which pytest raises as no Exception) are noted for the manifest."""
         try:
-            current.finish()
+            yield
         except ArtifactsError as error:
             raise LaunchError(str(error)) from None
-        except KeyboardInterrupt:
-            self._interrupted = current.plan.name
+        except Exception:
             raise
-        finally:
-            self._keep_record(current)
-        return self._records.get(current.plan.name)
+        except BaseException:
+            self._interrupted = name
+            raise
 
     def _next_step(self, name: str) -> Restart | None:
         """The restart that follows the start ``name``; None: none does, or it has been made already."""
@@ -252,9 +224,9 @@ class LiveGate:
                 raise StartFailed(record)
         name = f"extra-{sum(1 for known in self._steps if known.startswith('extra-')) + 1}"
         self._steps[name] = replace(step, name=name) if step else None
-        record = self._make(name)
-        if record.failure is not None or self._current is None:
-            raise StartFailed(record)
+        self._obtain(name)
+        if self._records[name].failure is not None or self._current is None:
+            raise StartFailed(self._records[name])
         return self._current
 
     def _latest(self) -> StartRecord:
@@ -265,7 +237,7 @@ class LiveGate:
 
     def _usual(self, population: str) -> Usual:
         """What a start usually takes: a baseline knows its own population; else the reference of this run."""
-        known = self._judging.usual(population)
+        known = self._judge.usual(population)
         reference = self._records.get(REFERENCE)
         if known is not None or reference is None:
             return known or Usual()
@@ -284,7 +256,7 @@ class LiveGate:
             "planned": list(self._planned),
             "failed": failed,
             "interrupted": self._interrupted,
-            "verdicts": self._judging.said(),
+            "verdicts": self._judge.said(),
         }
         try:
             self._tools.run.write_manifest(data)

@@ -8,27 +8,22 @@ from typing import TYPE_CHECKING
 
 from pytest_startup import assemble
 from pytest_startup.artifacts import ArtifactsError, read_manifest, read_record
-from pytest_startup.gate import SELF_JUDGED, StartFailed
-from pytest_startup.judging import Judging
+from pytest_startup.gate import REFERENCE
 from pytest_startup.launch.base import LaunchError
+from pytest_startup.recorded import RecordedGate
 
 if TYPE_CHECKING:
-    from pytest_startup.baseline import Baseline
-    from pytest_startup.checks.base import Verdict
     from pytest_startup.launch.base import Running
     from pytest_startup.options import Options
     from pytest_startup.profile.model import Profile, Prompt
     from pytest_startup.record import Completion, StartRecord
 
-REFERENCE = "reference"
 
-
-class ReplayGate:
+class ReplayGate(RecordedGate):
     """See ``gate.Gate``. ``folder`` is a run's folder as ``--startup-artifacts`` left it."""
 
     def __init__(self, profile: Profile, options: Options, folder: Path) -> None:
-        self.profile = profile
-        self._judging = Judging(profile, options)
+        super().__init__(profile, options)
         self._folder = folder
         manifest = read_manifest(folder)
         if manifest.get("profile") != profile.name:
@@ -38,57 +33,26 @@ class ReplayGate:
         self._names = [str(name) for name in manifest["starts"]]
         saved = manifest.get("verdicts")
         self._saved_verdicts: Mapping[str, object] = saved if isinstance(saved, dict) else {}
-        self._records: dict[str, StartRecord] = {}
 
     def start_names(self) -> Sequence[str]:
         planned = [REFERENCE, *(r.name for r in self.profile.restarts)]
         return [*planned, *(n for n in self._names if n not in planned and not n.startswith("extra-"))]
 
-    def check_names(self) -> Sequence[str]:
-        return self._judging.check_names()
-
-    def records(self) -> Mapping[str, StartRecord]:
-        return dict(self._records)
-
     @property
     def folder(self) -> Path | None:
         return self._folder
 
-    @property
-    def baseline(self) -> Baseline | None:
-        return self._judging.baseline
-
     def preflight(self) -> Sequence[str]:
         return []
 
-    def record(self, start: str) -> StartRecord:
-        for name in self.start_names():
-            if name not in self._records:
-                if name not in self._names:
-                    raise LaunchError(f"{self._folder} holds no start {name!r}: that run made {', '.join(self._names)}")
-                self._records[name] = self._read(name)
-            if self._records[name].failure is not None:
-                raise StartFailed(self._records[name])
-            if name == start:
-                break
-        return self._records[start]
-
-    def _read(self, name: str) -> StartRecord:
+    def _obtain(self, name: str) -> None:
+        if name not in self._names:
+            raise LaunchError(f"{self._folder} holds no start {name!r}: that run made {', '.join(self._names)}")
         try:
             saved = read_record(self._folder, name)
-            return assemble.reread(saved, self._folder / name, self.profile, self._judging.dialect)
+            self._records[name] = assemble.reread(saved, self._folder / name, self.profile, self._judge.dialect)
         except ArtifactsError as error:
             raise LaunchError(str(error)) from None
-
-    def verdict(self, start: str, check: str) -> Verdict:
-        try:
-            record = self.record(start)
-        except StartFailed as failed:
-            if failed.record.name != start or check not in SELF_JUDGED:
-                raise
-            record = failed.record
-        reference = None if start == REFERENCE else self._records[REFERENCE]
-        return self._judging.judge(check, reference, record)
 
     def engine(self) -> Running:
         raise LaunchError("a replay has no engine: tests that need one can't run with --startup-replay")
@@ -98,7 +62,7 @@ class ReplayGate:
 
     def notes(self) -> Sequence[str]:
         """The profile's warnings, and every verdict that is another one than when the run was made."""
-        said = self._judging.said()
+        said = self._judge.said()
         return [
             *self.profile.warnings,
             *(
