@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 #: The longest time between two looks at logs and deadlines; the end of the engine wakes the wait at once.
 LOOK = 0.05
+#: The least that a phase without a deadline of its own may take, in seconds. Above that it may take half of ``ready``;
+#: only reading a checkpoint, and serving without a completion, may use up all of it.
+PHASE_LEAST = 600.0
+_WHOLE = ("weights", "serving")
 _HELPS = (
     "compare the last lines with the same place in the log of an accepted start: what does it wait for? (storage, a "
     "download, a peer rank, a compilation that should have been a cache hit)",
@@ -140,11 +144,13 @@ class Wait:
     def overrun(self, progress: Progress, now: float) -> Failure | None:
         """A phase, or the whole start, that took longer than its deadline."""
         in_phase = now - progress.since_seconds
-        limit = self.deadlines.phases.get(progress.phase)
+        own = self.deadlines.phases.get(progress.phase)
+        limit = own or (None if progress.phase in _WHOLE else max(PHASE_LEAST, self.deadlines.ready / 2))
         where = f" on rank {progress.rank}" if progress.rank else ""
         if limit is not None and in_phase > limit:
             known = self.usual.text(self.usual.phases.get(progress.phase))
             text = f"phase {progress.phase}{where} ran {in_phase:.1f} s, its deadline is {limit:g} s"
+            text += "" if own else " (none is given for it: half of ready)"
             text += f"; {known}" if known else ""
         elif now > self.deadlines.ready:
             known = self.usual.text(self.usual.ready)

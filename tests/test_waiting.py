@@ -143,6 +143,30 @@ def test_a_phase_that_takes_too_long(clock: Clock, name: str) -> None:
     assert failure.no_help == ("a longer deadline, where the last lines stand still",)
 
 
+@pytest.mark.parametrize(
+    ("phase", "ready", "ends", "words"),
+    [
+        (
+            "compile",
+            1800.0,
+            900.5,
+            "phase compile on rank TP1 ran 900.5 s, its deadline is 900 s (none is given for it",
+        ),
+        ("graph-capture", 900.0, 600.5, "its deadline is 600 s (none is given for it: half of ready)"),
+        ("weights", 1800.0, 1800.5, "not ready after 1800.5 s, the deadline is 1800 s"),
+        ("serving", 1800.0, 1800.5, "not ready after 1800.5 s, the deadline is 1800 s"),
+        ("compile", 300.0, 300.5, "not ready after 300.5 s, the deadline is 300 s"),
+    ],
+)
+def test_a_phase_without_a_deadline_has_one_by_default(
+    clock: Clock, phase: str, ready: float, ends: float, words: str
+) -> None:
+    failure = wait_for(Engine(clock), Log(clock, phase, 0.0), deadlines=Deadlines(ready=ready, silence=1e9)).run()
+    assert failure is not None
+    assert words in failure.summary
+    assert (failure.kind, failure.phase, failure.after_seconds) == ("deadline", phase, ends)
+
+
 @pytest.mark.parametrize("name", USUAL)
 def test_a_start_that_takes_too_long(clock: Clock, name: str) -> None:
     usual, text = USUAL[name]
