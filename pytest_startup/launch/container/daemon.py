@@ -22,6 +22,8 @@ WORK = 60.0
 #: Seconds for one read of a socket where our own limit is another one; whoever is left behind in it ends some time.
 _LONG = 3600.0
 _CHUNK = 1 << 18
+#: For a client that only asks which version the daemon speaks.
+_ANY_VERSION = "1.24"
 
 
 class DaemonLost(Exception):
@@ -48,6 +50,7 @@ class Daemon:
         self._clients: dict[float, APIClient] = {}
         self._lock = threading.Lock()
         self._closed = False
+        self._version: str | None = None
 
     def version(self) -> Mapping[str, Any]:
         return self._call("version", ASK, lambda c: dict(c.version()))
@@ -98,6 +101,11 @@ class Daemon:
             lambda c: c.logs(container, stream=True, follow=follow, timestamps=True, since=since),
             long=True,
         )
+        return Stream(stream, self)
+
+    def events(self, container: str) -> Stream:
+        """What happens to a container from now on, for as long as it takes. Ends when the daemon goes."""
+        stream = self._call("events", ASK, lambda c: c.events(filters={"container": container}), long=True)
         return Stream(stream, self)
 
     def exec_create(self, container: str, argv: Sequence[str], **options: Any) -> str:
@@ -153,16 +161,26 @@ class Daemon:
         """``long``: one read of the socket may take longer than ``limit`` (streams)."""
         outcome: list[_T] = []
         failure: list[BaseException] = []
+        over = threading.Lock()  # taken by whoever is first: the answer, or the end of its time
 
         def run() -> None:
             try:
-                outcome.append(work(self._connected(ASK if limit <= ASK and not long else _LONG)))
+                answer = work(self._connected(ASK if limit <= ASK and not long else _LONG))
             except BaseException as error:
                 failure.append(error)
+                return
+            if over.acquire(blocking=False):
+                outcome.append(answer)
+            elif hasattr(answer, "close"):
+                answer.close()  # a stream for which nobody waits any more
+
+        import pytest_startup.launch.container.unix_socket  # noqa: F401 - docker-py's import takes of nobody's time
 
         thread = threading.Thread(target=run, name=f"startup-docker-{what}", daemon=True)
         thread.start()
         thread.join(limit)
+        if not over.acquire(blocking=False) and not failure:
+            thread.join()  # it has its answer, and is about to hand it over
         if outcome:
             return outcome[0]
         if failure:
@@ -172,28 +190,42 @@ class Daemon:
     def _connected(self, timeout: float) -> APIClient:
         """A client with this limit for one read, made on first use and shared by threads.
 
-        A Unix socket is tried first: docker-py would leave its own open where nobody answers.
+        A Unix socket is tried first: why nobody answers can't be told from docker-py's error.
         """
-        import docker
-
         _probe(self.address.socket, timeout)
         with self._lock:
             if self._closed:
                 raise DaemonLost(f"{self.where()} is not used any more")
             if timeout not in self._clients:
-                tls: Any = False
-                if self.address.tls is not None:
-                    folder = self.address.tls
-                    pair = (str(folder / "cert.pem"), str(folder / "key.pem"))
-                    tls = docker.tls.TLSConfig(
-                        client_cert=pair if os.path.exists(pair[0]) else None,
-                        ca_cert=str(folder / "ca.pem") if (folder / "ca.pem").exists() else None,
-                        verify=self.address.verify,
-                    )
-                client = docker.APIClient(base_url=self.address.url, version="auto", timeout=round(timeout), tls=tls)
-                client.trust_env = False
-                self._clients[timeout] = client
+                if self._version is None:
+                    asking = self._client(_ANY_VERSION, ASK)
+                    try:
+                        self._version = str(asking.version(api_version=False)["ApiVersion"])
+                    finally:
+                        asking.close()
+                self._clients[timeout] = self._client(self._version, timeout)
             return self._clients[timeout]
+
+    def _client(self, version: str, timeout: float) -> APIClient:
+        """A new client; nothing is asked of the daemon yet."""
+        import docker
+
+        from pytest_startup.launch.container.unix_socket import ClosingAdapter
+
+        tls: Any = False
+        if self.address.tls is not None:
+            folder = self.address.tls
+            pair = (str(folder / "cert.pem"), str(folder / "key.pem"))
+            tls = docker.tls.TLSConfig(
+                client_cert=pair if os.path.exists(pair[0]) else None,
+                ca_cert=str(folder / "ca.pem") if (folder / "ca.pem").exists() else None,
+                verify=self.address.verify,
+            )
+        client = docker.APIClient(base_url=self.address.url, version=version, timeout=round(timeout), tls=tls)
+        client.trust_env = False
+        if self.address.socket is not None:
+            client.mount("http+docker://", ClosingAdapter(self.address.socket, round(timeout)))
+        return client
 
     def _told(self, what: str, error: BaseException) -> Exception:
         """What went wrong, in one of our three kinds."""

@@ -11,9 +11,10 @@ from typing import Any
 
 from pytest_startup.launch.base import Exit
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
+from pytest_startup.launch.container.lifeline import Lifeline
 from pytest_startup.launch.identity import Identity, alive, identify
 
-#: Seconds between two looks at the container (one look costs the daemon 1 ms).
+#: Seconds between two looks at the container (one look costs the daemon 1 ms); an event of it comes before.
 _INTERVAL = 0.2
 #: Seconds for which a daemon may be away before the start is given up: it may be restarted, with the engine going on.
 PATIENCE = 15.0
@@ -79,6 +80,8 @@ class Watcher:
         self._exit: Exit | None = None
         self._ended = threading.Event()
         self._stopped = threading.Event()
+        self._news = threading.Event()
+        self._lifeline = Lifeline(daemon, boot.container, self._news.set)
         self._away_since: float | None = None
         self._away_why = ""
         self._thread = threading.Thread(target=self._run, name="startup-container-watch", daemon=True)
@@ -98,6 +101,8 @@ class Watcher:
         if self._stopped.is_set():
             return
         self._stopped.set()
+        self._news.set()
+        self._lifeline.close()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(10.0)
         self._patience = 0.0
@@ -106,27 +111,36 @@ class Watcher:
             self._ended.set()
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
-            found = self._look()
-            if found is not None:
-                self._exit = found
-                self._ended.set()
-                return
-            self._stopped.wait(_INTERVAL)
+        self._lifeline.open()
+        try:
+            while not self._stopped.is_set():
+                found = self._look()
+                if found is not None:
+                    self._exit = found
+                    self._ended.set()
+                    return
+                self._news.wait(_INTERVAL)
+                self._news.clear()
+        finally:
+            self._lifeline.close()
 
     def _look(self) -> Exit | None:
+        broken = self._lifeline.broken
         try:
             seen = self._daemon.inspect(self._boot.container)
             code = self._exec_over() if self._exec_over is not None else None
         except NotThere:
             return self._describe("container-gone", None, "was removed by somebody else while the engine ran")
         except (DaemonLost, DaemonRefused) as error:
-            return self._away(str(error))
-        was_away = self._away_since is not None
-        if self._away_since is not None:
-            now = time.monotonic()
-            self.absences.append((self._away_since - self._launched_at, now - self._launched_at))
+            return self._away(str(error), broken)
+        if broken is None and not seen["State"].get("Running"):
+            broken = self._lifeline.broken  # it was killed, came back and ended what it found, all within one look
+        since = self._away_since if broken is None else min(broken, self._away_since or broken)
+        was_away = since is not None
+        if since is not None:
+            self.absences.append((since - self._launched_at, time.monotonic() - self._launched_at))
             self._away_since = None
+            self._lifeline.open()
         end = self.judge(seen["State"], was_away)
         if end is not None and self._goes_down(end):
             text = f"the container engine itself was shut down, and container {self._boot.name} with it: {end.text}"
@@ -160,11 +174,12 @@ class Watcher:
         if state.get("Running") and not state.get("Restarting"):
             return None
         code = int(state.get("ExitCode") or 0)
-        if self.absences and code in _EXIT_CODES and self._ended_near_absence(was_away):
+        oom = bool(state.get("OOMKilled"))
+        if self.absences and not oom and code in _EXIT_CODES and self._ended_near_absence(was_away):
             return self._lost(f"did not survive it (no live-restore): exit code {code}", code)
         said = str(state.get("Error") or "")
         because = f" ({said})" if said else ""
-        if state.get("OOMKilled"):
+        if oom:
             return self._describe("oom-killed", code, f"hit its memory limit: OOMKilled, exit code {code}{because}")
         if 128 < code <= 192:
             return self._describe("killed", code, f"was killed by {_signal(code - 128)} (exit code {code}){because}")
@@ -174,10 +189,10 @@ class Watcher:
         """Was the daemon away just before? It ends what it finds when it starts, a moment after it answers."""
         return was_away or time.monotonic() - self._launched_at - self.absences[-1][1] < 5.0
 
-    def _away(self, why: str) -> Exit | None:
+    def _away(self, why: str, broken: float | None) -> Exit | None:
         now = time.monotonic()
         if self._away_since is None:
-            self._away_since = now
+            self._away_since = now if broken is None else broken
         self._away_why = why
         main = self._boot.main
         ended = main is not None and not alive(main)

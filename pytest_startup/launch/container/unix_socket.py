@@ -1,0 +1,41 @@
+"""docker-py over a Unix socket, without its leak: it leaves the socket open when nobody answers (7.2 and before)."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from docker.transport import UnixHTTPAdapter
+from docker.transport.unixconn import UnixHTTPConnection, UnixHTTPConnectionPool
+
+
+class _Connection(UnixHTTPConnection):
+    def connect(self) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(self.timeout)
+            sock.connect(self.unix_socket)
+        except BaseException:
+            sock.close()
+            raise
+        self.sock = sock
+
+
+class _Pool(UnixHTTPConnectionPool):
+    def _new_conn(self) -> Any:
+        timeout: Any = self.timeout
+        return _Connection(self.base_url, self.socket_path, timeout)
+
+
+class ClosingAdapter(UnixHTTPAdapter):
+    """Mounted instead of docker-py's own for ``http+docker://``. ``timeout``: seconds for one read of the socket."""
+
+    def __init__(self, path: str, timeout: int) -> None:
+        super().__init__(f"http+unix://{path}", timeout)
+
+    def get_connection(self, url: Any, proxies: Any = None) -> Any:  # noqa: ARG002 - requests names it
+        with self.pools.lock:
+            pool = self.pools.get(url)
+            if pool is None:
+                pool = self.pools[url] = _Pool(url, self.socket_path, self.timeout, maxsize=self.max_pool_size)
+        return pool
