@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_startup.launch.container import podman
 from pytest_startup.profile.problems import nearest
 from pytest_startup.profile.units import shown_size, size
 
@@ -197,21 +198,26 @@ def _host_config(name: str, value: str, run: DockerRun) -> None:
         raise NotDockerRun(f"--{name} {value} is not a number") from None
 
 
+#: What an image means that does not say it.
+_UNSAID = {"WorkingDir": "/"}
+
+
 def inspected(container: Mapping[str, Any], image: Mapping[str, Any]) -> DockerRun:
     """The same parts of a container, from what inspecting it and its image answers. Image settings are left out."""
+    container = podman.asked_for(container)
     config, host = container["Config"], container["HostConfig"]
     base = image.get("Config") or {}
     run = DockerRun(image=str(container["Image"]), args=list(config.get("Cmd") or []))
     if config.get("Cmd") == base.get("Cmd"):
         run.args = []
-    if config.get("Entrypoint") != base.get("Entrypoint"):
+    if list(config.get("Entrypoint") or []) != list(base.get("Entrypoint") or []):
         entrypoint = list(config.get("Entrypoint") or [])
         run.kept["entrypoint"] = entrypoint[:1] or [""]
         run.args = [*entrypoint[1:], *run.args]
     run.kept["env"] = [e for e in config.get("Env") or [] if e not in (base.get("Env") or [])]
     run.kept["name"] = [str(container.get("Name", "")).lstrip("/")]
     for key, member in (("user", "User"), ("workdir", "WorkingDir")):
-        if config.get(member) and config.get(member) != base.get(member):
+        if config.get(member) and config[member] != (base.get(member) or _UNSAID.get(member)):
             run.kept[key] = [str(config[member])]
     run.kept["volume"] = list(host.get("Binds") or [])
     run.kept["mount"] = [_mount(m) for m in host.get("Mounts") or []]

@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_startup.launch import locks, ports
 from pytest_startup.launch.container import labels as container_labels
+from pytest_startup.launch.container import podman
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 from pytest_startup.launch.container.facts import file_problems
 from pytest_startup.launch.container.options import option_problems, published
@@ -86,7 +87,7 @@ class Checks:
                     f"{self._profile.place('launch.container.runtime')}: the daemon knows no runtime "
                     f"{container.runtime} (known: {', '.join(known)}){help_}"
                 ]
-        if container.gpus is not None and _is_podman(self._daemon.version()):
+        if container.gpus is not None and podman.is_podman(self._daemon.version()):
             return [
                 f"{self._profile.place('launch.container.gpus')}: Podman ignores GPU requests of this API; "
                 "generate a CDI file (nvidia-ctk cdi generate) and name its devices in launch.container.devices "
@@ -154,10 +155,6 @@ def _control_group(pid: int) -> str:
         return Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
     except OSError:
         return ""
-
-
-def _is_podman(version: Mapping[str, Any]) -> bool:
-    return any("podman" in str(part.get("Name", "")).lower() for part in version.get("Components") or ())
 
 
 def explain_refusal(text: str, profile: Profile) -> str:

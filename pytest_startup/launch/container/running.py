@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_startup.launch import registry, stopping
 from pytest_startup.launch.base import Exit, NodeLog, StartPlan
+from pytest_startup.launch.container import podman
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 from pytest_startup.launch.container.exec import Exec
 from pytest_startup.launch.container.file_log import FilePump
@@ -252,7 +253,7 @@ class ContainerRunning:
                 time.sleep(0.5)
 
     def _boot_over(self) -> bool:
-        state = self._daemon.inspect(self.container)["State"]
+        state = podman.state(self._daemon.inspect(self.container)["State"])
         return not state.get("Running") or state.get("StartedAt") != self._launched.boot.started_at
 
     def _daemon_returned(self) -> None:
@@ -280,7 +281,7 @@ class ContainerRunning:
         name = f"{boot.name} ({boot.container[:12]})"
         while True:
             try:
-                state: Mapping[str, Any] = self._daemon.inspect(boot.container)["State"]
+                state = podman.state(self._daemon.inspect(boot.container)["State"])
                 running, why = bool(state.get("Running")), f"still {state.get('Status')}"
             except NotThere:
                 running, why = False, ""
