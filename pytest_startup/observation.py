@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pytest_startup.asking import target_of
 from pytest_startup.ends import failure_of
 from pytest_startup.observe import caches, endpoints
 from pytest_startup.observe.listeners import pids_of, who_listens
+from pytest_startup.observe.ready import start_time
 from pytest_startup.record import Completion, Evidence, Fact, Failure, ThroughputSample
 from pytest_startup.workload import quality, throughput
 from pytest_startup.workload.completions import Target, ask, ready_completions
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 LAST_BREATH = 2.0
 #: Seconds by which clocks may differ: the kernel gives a process's start time in whole seconds after boot.
 CLOCK_SLACK = 5.0
-_START_TIME = re.compile(r"^process_start_time_seconds ([0-9.e+]+)", re.MULTILINE)
 
 
 @dataclass
@@ -94,11 +93,11 @@ class Observation:
 
     def _not_older(self, metrics: str) -> None:
         """A process of ours may only pass requests on: the server behind it must not be older than this start."""
-        found = _START_TIME.search(metrics)
-        if found is None or self._seen.failure is not None:
+        started = start_time(metrics)
+        if started is None or self._seen.failure is not None:
             return
         launched = time.time() - self._now()
-        age = launched - float(found[1])
+        age = launched - started
         if age > CLOCK_SLACK:
             path = self._dialect.endpoints.metrics
             text = f"process_start_time_seconds of {path} is {age:.0f} s before this launch"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fnmatch
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,8 +49,6 @@ def problems(profile: Profile, access: Mapping[str, Access]) -> list[str]:
 
 
 def _ask(profile: Profile, node: Node, access: Access) -> Seen | str:
-    import time
-
     process, container = profile.launch.process, profile.launch.container
     command = nodes_docker.docker(node) if container is not None else nodes_docker.engine_words(profile, node)
     docker = None
@@ -107,9 +105,9 @@ def _alone(profile: Profile, node: Node, data: Mapping[str, Any]) -> list[tuple[
     """(key below the node, reason)."""
     host = profile.host
     out: list[tuple[str, str]] = []
-    if host.page_size is not None and data["page_size"] != host.page_size:
+    if not host.fits("page_size", data["page_size"]):
         out.append(("", f"page size {data['page_size']}, expected {host.page_size} (host.page_size)"))
-    if host.kernel is not None and not _like(data["kernel"], host.kernel):
+    if not host.fits("kernel", data["kernel"]):
         out.append(("", f"kernel {data['kernel']}, expected {host.kernel} (host.kernel)"))
     if data["address"]:
         out.append((".address", f"{node.address}: {data['address']}"))
@@ -165,9 +163,9 @@ def _gpus(profile: Profile, node: Node, gpu: Mapping[str, Any] | None) -> list[t
     if host.gpu_count is not None and len(devices) != host.gpu_count:
         out.append((".gpus", f"{len(devices)} GPUs, expected {host.gpu_count} (host.gpu_count)"))
     for index, uuid, name, driver, mig, *_ in devices:
-        if host.gpu is not None and not _like(name or "", f"*{host.gpu}*"):
+        if not host.fits("gpu", name or ""):
             out.append((".gpus", f"GPU {index} is {name}, expected {host.gpu} (host.gpu)"))
-        if host.driver is not None and not _like(driver or "", host.driver):
+        if not host.fits("driver", driver or ""):
             out.append((".gpus", f"driver {driver}, expected {host.driver} (host.driver)"))
         if mig == "Enabled" and index in node.gpus:
             out.append((".gpus", f"GPU {index} is in MIG mode; expected a MIG device's UUID, or MIG off"))
@@ -255,7 +253,3 @@ def _differ(what: str, values: Mapping[str, object]) -> list[str]:
     if len({str(v) for v in values.values()}) <= 1:
         return []
     return [f"{what} differs: " + ", ".join(f"{n} {v}" for n, v in values.items())]
-
-
-def _like(value: str, glob: str) -> bool:
-    return fnmatch.fnmatchcase(value.lower(), glob.lower())

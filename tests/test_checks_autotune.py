@@ -181,6 +181,19 @@ def test_reference(case: tuple[ExpectAutotune | None, tuple[Fact, ...], Outcome,
     says(check(profile(expect={"autotune": expect}), None, reference(*now), None), outcome, *words)
 
 
+def test_ranks_that_are_called_by_number_are_not_called_so_twice() -> None:
+    """``rank 1`` is how a worker is called that is expected and that no line names."""
+    expect = {"autotune": ExpectAutotune(ranks=2, hits="any")}
+    before = reference(*Lines().hits("rank 0").hits("rank 1").all())
+    again = record(*Lines().tunes("rank 0").tunes("rank 1").all())
+    says(
+        check(profile(expect={"autotune": ExpectAutotune(ranks=2)}), before, again, None), FAILED, "ranks 0 and 1 tuned"
+    )
+    verdict = check(profile(expect=expect), before, record(*Lines().hits("rank 0").all()), None)
+    says(verdict, FAILED, "no autotune line of rank 1")
+    assert not any("rank rank" in f.summary for f in verdict.findings)
+
+
 def test_a_wiped_tuning_cache_is_meant_to_be_tuned_again() -> None:
     wiping = profile(restarts=(Restart("restart-1", "process", wipe=("tuned",)),), expect={"autotune": ONE})
     says(check(wiping, reference(*COLD_ONE), record(*Lines().tunes(None).all()), None), PASSED)

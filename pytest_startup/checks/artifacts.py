@@ -13,6 +13,7 @@ from pytest_startup.ledger.book import build as build_ledger
 from pytest_startup.ledger.model import Ledger, LedgerFinding
 from pytest_startup.ledger.moves import factors
 from pytest_startup.profile.model import Profile
+from pytest_startup.ranks import called
 from pytest_startup.record import CacheTree, Evidence, Fact, StartRecord
 
 COMPILE_KINDS = frozenset({"compile", "inductor", "triton", "jit"})
@@ -69,9 +70,7 @@ def _plain(finding: LedgerFinding, book: Ledger) -> LedgerFinding:
     """An engine of one rank needs no rank's name."""
     if len(book.workers) != 1:
         return finding
-    name = book.workers[0].name
-    name = name if name.startswith("rank ") else f"rank {name}"
-    return replace(finding, summary=finding.summary.replace(name, "the engine"))
+    return replace(finding, summary=finding.summary.replace(called(book.workers[0].name), "the engine"))
 
 
 def _bad(
@@ -85,7 +84,7 @@ def _bad(
     if profile.expect.artifacts.missing == "none":
         bad += _defaults(profile, reference, start)
     for fact in start.named("compile.artifacts"):
-        if common.member(fact, "artifacts") == 0:
+        if fact.member("artifacts") == 0:
             text = f"the artifact{common.on(fact)} holds nothing: the model runs eagerly"
             helps = ("wipe this compile cache once and prime it again",)
             bad.append(_finding("artifact-damaged", text, "artifacts inside", [fact], helps))
@@ -164,10 +163,10 @@ def _tell(
     observed = [*findings[0].observed, *(text for f in findings[1:] for text in (f.summary, *f.observed[:2]))]
     judging.failed(
         f"{heading}: {first}{rest}",
-        "; ".join(_unique(f.expected for f in findings)),
-        _unique([*(_short(text, lines) for text in observed), *more]),
+        "; ".join(common.unique(f.expected for f in findings)),
+        common.unique([*(_short(text, lines) for text in observed), *more]),
         lines,
-        _unique(h for f in findings for h in f.helps) or _WHY.get(heading, ()),
+        common.unique(h for f in findings for h in f.helps) or _WHY.get(heading, ()),
         source,
     )
 
@@ -188,10 +187,6 @@ _WHY = {
         " the engine does not reuse its own cache",
     )
 }
-
-
-def _unique(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(texts))
 
 
 def _trees(judging: common.Judging, profile: Profile, start: StartRecord, book: Ledger, lines: bool) -> None:

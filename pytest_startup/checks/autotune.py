@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common
@@ -12,6 +12,7 @@ from pytest_startup.ledger.book import build as build_ledger
 from pytest_startup.ledger.log import RankLog, TuningLog
 from pytest_startup.ledger.model import Ledger, LedgerFinding
 from pytest_startup.profile.model import ExpectAutotune, Profile
+from pytest_startup.ranks import called
 from pytest_startup.record import JSON, StartRecord
 
 #: Findings about what the ranks did with their records: told as one, since one causes the other.
@@ -78,7 +79,7 @@ def told_of(log: TuningLog) -> list[str]:
 
 def _rank(name: str, book: Ledger) -> str:
     """An engine of one rank needs no rank's name."""
-    return f"rank {name}" if len(book.workers) > 1 else "the engine"
+    return called(name) if len(book.workers) > 1 else "the engine"
 
 
 def _own(wanted: ExpectAutotune, book: Ledger) -> str:
@@ -90,10 +91,6 @@ def _own(wanted: ExpectAutotune, book: Ledger) -> str:
 def _expected(wanted: ExpectAutotune) -> str:
     count = wanted.records_per_rank
     return f"{f'{count} own records' if count else 'own records'} per rank, every op hit, nothing tuned"
-
-
-def _unique(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(texts))
 
 
 def _as_accepted(judging: common.Judging, accepted: JSON, log: TuningLog) -> None:
@@ -156,7 +153,7 @@ def _use(
     missed = [f for f in findings if f.kind == "not-hit" and f.rank not in (*tuned, *refused)]
     said = []
     if tuned:
-        who = " and ".join(tuned) if len(book.workers) > 1 else ""
+        who = " and ".join(name.removeprefix("rank ") for name in tuned) if len(book.workers) > 1 else ""
         said.append(f"rank{'s' if len(tuned) > 1 else ''} {who} tuned again" if who else "the engine tuned again")
     if refused:
         said.append(f"{_rank(refused[0], book)} refused its records: another environment wrote them")
@@ -168,7 +165,7 @@ def _use(
         _expected(wanted),
         [*told_of(log), *_files(book)],
         [e for f in findings for e in f.evidence],
-        _unique(h for f in findings for h in f.helps),
+        common.unique(h for f in findings for h in f.helps),
         "expect.autotune",
     )
 
@@ -221,5 +218,5 @@ def _by_log_alone(
 
 def _came_to(rank: RankLog) -> int:
     """Records that a rank came to have in this start: loaded, saved, or tuned (one per profile of its bars)."""
-    tuned = sum(ledger_log.count(ledger_log.member(f, "done")) or 0 for f in rank.tuned.values())
+    tuned = sum(ledger_log.count(f.member("done")) or 0 for f in rank.tuned.values())
     return max(rank.loaded or 0, rank.saved or 0, tuned)

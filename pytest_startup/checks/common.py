@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.base import Finding, Outcome, Verdict
@@ -133,13 +133,6 @@ def number(value: JSON) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def member(fact: Fact, key: str) -> JSON:
-    """A member of a compound statement, whether it stands in the value or in the detail; None if in neither."""
-    if isinstance(fact.value, Mapping) and key in fact.value:
-        return fact.value[key]
-    return fact.detail.get(key)
-
-
 def same_name(one: str, other: str) -> bool:
     """Names of backends and modes are equal without regard to case, spaces, ``_`` and ``-``."""
     return plain_name(one) == plain_name(other)
@@ -162,6 +155,11 @@ def percent(fraction: float) -> str:
 def excerpt(text: str, length: int = 80) -> str:
     """The beginning of a text as it can be printed in a line: quoted, control characters escaped."""
     return repr(text if len(text) <= length else text[: length - 1] + "…")
+
+
+def unique(texts: Iterable[str]) -> tuple[str, ...]:
+    """Each once, in the order in which they come."""
+    return tuple(dict.fromkeys(texts))
 
 
 def listed(names: Iterable[str], most: int = 6) -> str:

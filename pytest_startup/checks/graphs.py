@@ -50,7 +50,7 @@ def captured(record: StartRecord) -> dict[str, tuple[int, Fact]]:
     """
     states: dict[str, dict[str | None, tuple[int, Fact]]] = {}
     for fact in record.named("graphs.captured"):
-        done, kind = common.member(fact, "done"), common.member(fact, "kind")
+        done, kind = fact.member("done"), fact.member("kind")
         count = common.number(fact.value if done is None else done)
         if count is None:
             continue
@@ -109,7 +109,7 @@ def _as_many(
 
 def _complete(judging: common.Judging, now: Mapping[str, tuple[int, Fact]]) -> None:
     for kind, (done, fact) in now.items():
-        total = common.number(common.member(fact, "total"))
+        total = common.number(fact.member("total"))
         if total is not None and done < total:
             judging.failed(
                 f"capture of {kind} stopped at {done} of {total:.0f} on {common.who(fact)}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from pathlib import PurePath
 
@@ -10,6 +9,7 @@ from pytest_startup.baseline import Baseline, mismatch
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
 from pytest_startup.leftup import left_up
+from pytest_startup.observe.host import PINNED
 from pytest_startup.profile.model import Profile
 from pytest_startup.record import JSON, Fact, StartRecord
 from pytest_startup.redact import MASK, Redactor
@@ -234,14 +234,8 @@ def _files(judging: common.Judging, profile: Profile, start: StartRecord) -> Non
 
 def _host(judging: common.Judging, profile: Profile, start: StartRecord) -> None:
     host = profile.host
-    pins: tuple[tuple[str, str, object], ...] = (
-        ("host.page_size", "page_size", host.page_size),
-        ("host.kernel", "kernel", host.kernel),
-        ("gpu.driver", "driver", host.driver),
-        ("gpu.name", "gpu", f"*{host.gpu}*" if host.gpu else None),
-    )
-    for name, key, pinned in pins:
-        facts = start.named(name)
+    for key, name in PINNED.items():
+        pinned, facts = getattr(host, key), start.named(name)
         judging.saw(*facts)
         if pinned is None:
             continue
@@ -249,7 +243,7 @@ def _host(judging: common.Judging, profile: Profile, start: StartRecord) -> None
             judging.not_observable(
                 f"{name} is pinned to {pinned} and was not seen", str(pinned), name, source=f"host.{key}"
             )
-        wrong = [f for f in facts if not fnmatch.fnmatchcase(str(f.value).lower(), str(pinned).lower())]
+        wrong = [f for f in facts if not host.fits(key, f.value)]
         if wrong:
             judging.failed(
                 f"{name} is {wrong[0].value}, {pinned} is pinned",

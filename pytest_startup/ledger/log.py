@@ -114,10 +114,10 @@ def worker_of(fact: Fact, workers: Sequence[Worker]) -> Worker | None:
 
 def op_of(fact: Fact) -> str:
     """``trtllm::fused_moe::gemm1``: from the value, the detail or the text; ``an operator`` when none names it."""
-    for value in (member(fact, "op"), member(fact, "kind"), fact.value, fact.evidence.text):
+    for value in (fact.member("op"), fact.member("kind"), fact.value, fact.evidence.text):
         if isinstance(value, str) and (match := _OP.search(value)):
             return match[0]
-    named = member(fact, "op") or member(fact, "kind") or fact.value
+    named = fact.member("op") or fact.member("kind") or fact.value
     return named if isinstance(named, str) and named else "an operator"
 
 
@@ -127,12 +127,8 @@ def short_op(op: str) -> str:
 
 def progress(fact: Fact) -> str:
     """`` 21/21`` of a tuning bar, or nothing."""
-    done, total = member(fact, "done"), member(fact, "total")
+    done, total = fact.member("done"), fact.member("total")
     return "" if done is None or total is None else f" {done}/{total}"
-
-
-def member(fact: Fact, name: str) -> JSON:
-    return fact.value[name] if isinstance(fact.value, Mapping) and name in fact.value else fact.detail.get(name)
 
 
 def count(value: JSON) -> int | None:
@@ -161,7 +157,7 @@ def _take(log: RankLog, fact: Fact, refusal: bool) -> None:
     elif fact.name == "autotune.tuned":
         log.tuned[op_of(fact)] = fact
     elif fact.name == "autotune.saved":
-        new = count(member(fact, "new"))
+        new = count(fact.member("new"))
         said = _NEW.search(fact.evidence.text)
         log.saved = number
         log.new = (log.new or 0) + (new if new is not None else int(said[1]) if said else number or 0)

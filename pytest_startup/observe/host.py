@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_startup.profile.model import Host
@@ -17,6 +16,8 @@ GIB = 2**30
 #: A file in /dev/shm of this size and age is reported: nothing that runs now still fills it, and it holds memory.
 STALE_BYTES = GIB
 STALE_SECONDS = 600.0
+#: Key of ``host`` → the fact that shows it. (``gpu_count`` is counted.)
+PINNED = {"page_size": "host.page_size", "kernel": "host.kernel", "driver": "gpu.driver", "gpu": "gpu.name"}
 PROC = Path("/proc")
 SHM = Path("/dev/shm")  # noqa: S108 - only listed
 
@@ -116,18 +117,11 @@ def shm_facts(shm: Path = SHM, now: float | None = None) -> list[Fact]:
 def host_problems(host: Host, facts: Sequence[Fact]) -> list[str]:
     """Why this is not the host that the profile pins: one reason per key, each with expected and observed.
 
-    A pinned property that can't be seen is a reason too. ``kernel``, ``driver`` and ``gpu`` are globs in any case of
-    letters; a GPU's name may be given in part.
+    A pinned property that can't be seen is a reason too.
     """
     problems = []
-    if host.page_size is not None:
-        problems += _differs("host.page_size", host.page_size, facts, lambda seen: seen == host.page_size)
-    if host.kernel is not None:
-        problems += _differs("host.kernel", host.kernel, facts, _like(host.kernel))
-    if host.driver is not None:
-        problems += _differs("host.driver", host.driver, facts, _like(host.driver), "gpu.driver")
-    if host.gpu is not None:
-        problems += _differs("host.gpu", host.gpu, facts, _like(f"*{host.gpu}*"), "gpu.name")
+    for key, name in PINNED.items():
+        problems += _differs(host, key, [f for f in facts if f.name == name])
     if host.gpu_count is not None:
         count = len({str(f.detail.get("gpu")) for f in facts if f.name == "gpu.name"})
         if count != host.gpu_count:
@@ -135,18 +129,14 @@ def host_problems(host: Host, facts: Sequence[Fact]) -> list[str]:
     return problems
 
 
-def _like(glob: str) -> Callable[[object], bool]:
-    return lambda seen: fnmatch.fnmatchcase(str(seen).lower(), glob.lower())
-
-
-def _differs(
-    key: str, expected: object, facts: Sequence[Fact], fits: Callable[[object], bool], name: str | None = None
-) -> list[str]:
-    seen = [f for f in facts if f.name == (name or key)]
+def _differs(host: Host, key: str, seen: Sequence[Fact]) -> list[str]:
+    expected = getattr(host, key)
+    if expected is None:
+        return []
     if not seen:
-        return [f"{key}: expected {expected}, but it can't be seen on this host"]
-    wrong = dict.fromkeys(f"{f.value} ({f.evidence.where})" for f in seen if not fits(f.value))
-    return [f"{key}: expected {expected}, observed {text}" for text in wrong]
+        return [f"host.{key}: expected {expected}, but it can't be seen on this host"]
+    wrong = dict.fromkeys(f"{f.value} ({f.evidence.where})" for f in seen if not host.fits(key, f.value))
+    return [f"host.{key}: expected {expected}, observed {text}" for text in wrong]
 
 
 def _cpu(proc: Path) -> str | None:

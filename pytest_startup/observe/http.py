@@ -130,6 +130,7 @@ class Http:
         self._session: Session | None = None
 
     def get(self, path: str, timeout: float | None = None) -> Answer:
+        """GET ``path``. ``timeout``: seconds for the whole answer; None: that of the client."""
         return self._request("GET", path, None, timeout)
 
     def post(self, path: str, body: Mapping[str, object], timeout: float | None = None) -> Answer:
@@ -176,15 +177,15 @@ class Http:
         began = time.monotonic()
         if self._cancelled.is_set():
             return Answer(0, error="cancelled", kind="cancelled")
-        if self._session is None:
-            self._session = _new_session()
+        with self._lock:
+            session = self._session = self._session or _new_session()
         _current.deadline = began + limit
         _current.client = self
         status, got, headers = 0, bytearray(), {}
         problem: str | None = None
         kind: str | None = None
         try:
-            with self._session.request(
+            with session.request(
                 method,
                 self.base_url + path,
                 data=data,

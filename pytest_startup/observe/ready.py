@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from pytest_startup.engines.base import Endpoints
-from pytest_startup.observe.http import Answer, Http
+from pytest_startup.observe.http import Http
 from pytest_startup.observe.listeners import Listening, who_listens
 from pytest_startup.profile.model import Prompt
 from pytest_startup.record import Completion, Evidence
@@ -18,7 +19,7 @@ from pytest_startup.workload.completions import Target, ask
 FAST = 0.05  # seconds between two polls of a server that answers
 SLOWEST_IDLE = 0.25  # seconds between two looks at a port on which nothing listens
 PROBE_TOKENS = 16  # enough for text to show, few enough not to lengthen the start that is being timed
-START_TIME_METRIC = b"process_start_time_seconds "
+_START_TIME = re.compile(r"^process_start_time_seconds (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,8 @@ class ReadyWatch:
             if found.who == "foreign":
                 return None, found.text
         metrics = self._target.endpoints.metrics
-        started = _start_time(self._http.get(metrics)) if metrics else None
+        answer = self._http.get(metrics) if metrics else None
+        started = start_time(answer.text) if answer is not None and answer.ok else None
         if started is not None:
             age = started - self._launch_clock
             text = (
@@ -254,12 +256,10 @@ def _may_mend(completion: Completion) -> bool:
     return completion.status in (0, 408, 425, 429) or completion.status >= 500
 
 
-def _start_time(answer: Answer) -> float | None:
-    """``process_start_time_seconds`` of a Prometheus text (the first one, with or without labels before)."""
-    for line in answer.body.split(b"\n") if answer.ok else ():
-        if line.startswith(START_TIME_METRIC):
-            try:
-                return float(line[len(START_TIME_METRIC) :])
-            except ValueError:
-                return None
-    return None
+def start_time(metrics: str) -> float | None:
+    """``process_start_time_seconds`` of a Prometheus text (the first without labels): seconds since the epoch."""
+    found = _START_TIME.search(metrics)
+    try:
+        return float(found[1]) if found else None
+    except ValueError:
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,13 +119,22 @@ class CacheFolder:
 
 @dataclass(frozen=True)
 class Host:
-    """What the host must be, before anything is started. ``driver`` is a glob (``580.*``). None: not pinned."""
+    """What the host must be, before anything is started and while it runs. None: not pinned.
+
+    ``kernel``, ``driver`` and ``gpu`` are globs (``580.*``) in any case of letters; a GPU's name may be given in part.
+    """
 
     page_size: int | None = None
     kernel: str | None = None
     driver: str | None = None
     gpu: str | None = None
     gpu_count: int | None = None
+
+    def fits(self, key: str, seen: object) -> bool:
+        """Is the property ``key`` (``page_size``, ``kernel``, ``driver``, ``gpu``) as pinned, or not pinned at all?"""
+        pinned = getattr(self, key)
+        glob = f"*{pinned}*" if key == "gpu" else str(pinned)
+        return pinned is None or fnmatch.fnmatchcase(str(seen).lower(), glob.lower())
 
 
 @dataclass(frozen=True)
