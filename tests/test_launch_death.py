@@ -36,7 +36,9 @@ running = launcher.start(made)
 logged(running, sys.argv[4])
 if end == "keep":
     assert running.keep()
-print(json.dumps(dict(engine=running.pid, keeper=running._link.pid, port=made.port)), flush=True)
+told = json.dumps(dict(engine=running.pid, keeper=running._link.pid, port=made.port))
+if end in ("os._exit", "forked"):
+    print(told, flush=True)
 if end == "os._exit":
     os._exit(1)
 if end == "forked":  # a forked child keeps our end of the pipe open
@@ -45,6 +47,7 @@ if end == "forked":  # a forked child keeps our end of the pipe open
         signal.pause()
     os._exit(1)
 try:
+    print(told, flush=True)
     if end not in ("leave", "keep"):
         running.wait_exit(600)
 except KeyboardInterrupt:
