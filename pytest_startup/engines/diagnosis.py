@@ -285,7 +285,7 @@ class StartTracker:
         known = line if cause.tier != "summary" or cause.kind != "unknown" else None
         failure = self._described(cause.kind, phase_of(cause, self._candidates), cause.text, known)
         if known is None:
-            failure = replace(failure, summary=f"{_NO_CAUSE} (line {line.number}: {cause.text[:80]})")
+            failure = replace(failure, summary=f"{_NO_CAUSE} (line {line.number}: {_cut(cause.text)})")
         after = None if line.seconds is None else line.seconds - begin
         return replace(failure, rank=cause.key[3], node=line.node, after_seconds=after)
 
@@ -297,7 +297,7 @@ class StartTracker:
         if self._died is not None:
             failure = self._described("unknown", phase, "", self._last_error())
             if failure.cause is None:
-                return replace(failure, summary=f"{_NO_CAUSE} (line {self._died.number}: {self._died.message[:80]})")
+                return replace(failure, summary=f"{_NO_CAUSE} (line {self._died.number}: {_cut(self._died.message)})")
             return failure
         if self._ready is not None:
             return None
@@ -340,6 +340,10 @@ class StartTracker:
 
     def _shown(self, line: Line) -> Evidence:
         return evidence(line, self._where)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:79].rstrip()}…"
 
 
 def _anchored(text: str) -> bool:

@@ -17,6 +17,8 @@ HEADS = {
     "kv-reservation": "kv",
     "graph-capture": "graphs",
 }
+#: The longest remark behind a row of the table; a failed start is told whole above it.
+NOTE = 120
 #: Phases without a column: their time is inside ``ready``, or after it.
 UNSHOWN = ("launch", "serving", "shutdown")
 
@@ -124,7 +126,8 @@ def table(rows: Sequence[StartRow]) -> list[str]:
     out = []
     for row, line in zip([None, *rows], [head, *body], strict=True):
         cells = [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
-        note = "" if row is None else f"  ({row.failed})" if row.failed else f"  ({row.note})" if row.note else ""
+        text = "" if row is None else row.failed or row.note
+        note = f"  ({text if len(text) <= NOTE else text[: NOTE - 1].rstrip() + '…'})" if text else ""
         out.append(("  ".join(cells) + printable(note)).rstrip())
     return out
 
