@@ -67,12 +67,16 @@ def session_of(config: pytest.Config) -> Session:
             raise pytest.UsageError(str(error)) from None
         return gate
 
+    def register(plugin: object, name: str) -> None:
+        if manager.register(plugin, name) is None:  # a run without it would be green without a gate
+            raise pytest.UsageError(f"-p no:{name} would leave the gate of a profile out of the run: remove it")
+
     session = Session(options, load, open_gate, lambda path: shortest(path, config, config.rootpath))
     config.stash[SESSION] = session
     plugin = GatePlugin(config, session, progress)
-    manager.register(plugin, "startup-gate")
+    register(plugin, "startup-gate")
     if manager.hasplugin("xdist") and not plugin.worker:
-        manager.register(Distributed(plugin), "startup-gate-xdist")
+        register(Distributed(plugin), "startup-gate-xdist")
     return session
 
 

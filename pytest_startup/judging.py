@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from pytest_startup import baseline_file
@@ -28,7 +30,8 @@ class Judge:
         extra = options.extensions.dialects
         self.dialect: Dialect = extra.get(profile.engine.kind) or dialect(profile.engine.kind)
         path = baseline_file.path_of(profile)
-        wanted = options.baseline != "ignore" and path.exists()
+        self._mode = options.baseline
+        wanted = options.baseline != "ignore" and os.path.lexists(path)  # a link that leads nowhere is no absence
         self.baseline = baseline_file.read(path, profile.name) if wanted else None
         self._said: dict[tuple[str, str], Verdict] = {}
 
@@ -58,6 +61,24 @@ class Judge:
         path = baseline_file.write_proposal(self._profile, proposal.baseline)
         accepted = baseline_file.path_of(self._profile).name
         return [*proposal.lines(), f"proposed baseline in {path}; to accept it: mv {path.name} {accepted}"]
+
+    def notes(self) -> list[str]:
+        """What an acceptance does not rest on: a baseline that is ignored, not there, or silent on a planned start."""
+        path = baseline_file.path_of(self._profile)
+        if self._mode == "ignore":
+            return [f"{path.name} was ignored as asked: nothing was compared with it"] if os.path.lexists(path) else []
+        alone = "compared with the reference start alone"
+        if self.baseline is None:
+            others = get_close_matches(path.name, [p.name for p in path.parent.glob("*.baseline.json")], 3, 0.8)
+            asked = self._profile.expect.kv.tokens.baseline and "expect.kv.tokens" in self._profile.origin
+            if self._mode == "propose" or not (asked or others):
+                return []
+            beside = f" (beside the profile: {', '.join(others)})" if others else ""
+            return [f"there is no {path.name}{beside}: restarts were {alone}"]
+        planned = dict.fromkeys(["reference", *(r.population for r in self._profile.restarts)])
+        unknown = [name for name in planned if name not in self.baseline.populations]
+        held = ", ".join(self.baseline.populations) or "nothing"
+        return [f"{path.name} holds {held}, and not {', '.join(unknown)}: {alone}"] if unknown else []
 
     def usual(self, population: str) -> Usual | None:
         """How long a start of this population usually takes by the baseline; None: it does not know."""

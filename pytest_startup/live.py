@@ -49,7 +49,7 @@ class LiveGate(RecordedGate):
         self._snapshots: Mapping[str, Snapshot] = {}
         self._interrupted: str | None = None
         self._closed = False
-        self._notes: list[str] = list(profile.warnings)
+        self._notes: list[str] = [*profile.warnings, *self._judging.notes()]
         self._telling = threading.Lock()
         self._redactor = Redactor(profile.secrets)
 

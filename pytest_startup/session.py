@@ -156,6 +156,8 @@ class Session:
                 else [(start, check) for start in gate.start_names() for check in gate.check_names()]
             )
             result = ProfileResult(key=self._key_of(path), name=profile.name, expected=expected)
+            if self.options.replay is not None:
+                result.notes.append(f"replayed: the run in {self.options.replay} was judged again, nothing was started")
             self.runs[path] = GateRun(profile, gate, result)
         return self.runs[path]
 

@@ -25,6 +25,8 @@ from pytest_startup.baseline import Baseline, BaselineError, Population, cache_c
 from pytest_startup.baseline_file import from_json, path_of, proposal_path, read, schema, to_json, write_proposal
 from pytest_startup.baseline_propose import Proposal, propose, values_of
 from pytest_startup.checks.base import Finding, Outcome, Verdict
+from pytest_startup.judging import Judging
+from pytest_startup.options import Options
 from pytest_startup.profile.model import Engine, Profile, Waiver
 from pytest_startup.record import Evidence, PhaseSpan, StartRecord
 
@@ -130,6 +132,33 @@ def test_unreadable(tmp_path: Path) -> None:
     (tmp_path / "p.baseline.json").write_bytes(b"\xff\xfe{")
     with pytest.raises(BaselineError, match="1: not JSON"):
         read(tmp_path / "p.baseline.json")
+
+
+def notes(folder: Path, mode: str = "check", **fields: Any) -> list[str]:
+    beside = profile(path=folder / "site.yaml", **fields)
+    return Judging(beside, Options(folder, baseline=mode)).notes()
+
+
+def test_what_was_not_compared_with_a_baseline_is_said(tmp_path: Path) -> None:
+    asked = {"origin": {"expect.kv.tokens": 7}}
+    assert notes(tmp_path) == []
+    assert notes(tmp_path, "propose", **asked) == []
+    assert notes(tmp_path, **asked) == [
+        "there is no p.baseline.json: restarts were compared with the reference start alone"
+    ]
+    path = written(tmp_path)
+    assert notes(tmp_path) == [
+        "p.baseline.json holds process, and not reference: compared with the reference start alone"
+    ]
+    assert notes(tmp_path, "ignore") == ["p.baseline.json was ignored as asked: nothing was compared with it"]
+    path.rename(tmp_path / "P.baseline.json")
+    assert notes(tmp_path) == [
+        "there is no p.baseline.json (beside the profile: P.baseline.json): restarts were compared with the reference"
+        " start alone"
+    ]
+    path.symlink_to("gone.json")
+    with pytest.raises(BaselineError, match="cannot be read"):
+        notes(tmp_path)
 
 
 # --- identity ---------------------------------------------------------------------------------------------------------

@@ -138,3 +138,19 @@ def test_options_reach_the_gate(pytester: pytest.Pytester) -> None:
         )
     args = ("--startup-artifacts", "out", "--startup-keep", "--startup-baseline", "ignore")
     run(pytester, *args).assert_outcomes(passed=9)
+
+
+def test_a_gate_that_is_switched_off_by_name_is_a_usage_error(pytester: pytest.Pytester) -> None:
+    """Else a run with tests of its own would pass, and nobody would have judged the engine."""
+    use(pytester)
+    pytester.makepyfile("def test_of_their_own(): pass")
+    result = run(pytester, "-p", "no:startup-gate")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "would leave the gate of a profile out of the run" in result.stderr.str() + result.stdout.str()
+
+
+def test_a_replay_says_that_nothing_was_started(pytester: pytest.Pytester) -> None:
+    use(pytester)
+    folder = pytester.mkdir("saved")
+    text = run(pytester, env={"PYTEST_STARTUP_REPLAY": str(folder)}).stdout.str()
+    assert f"replayed: the run in {folder} was judged again, nothing was started" in text
