@@ -133,6 +133,16 @@ def test_the_row_says_what_drop_would_have_shown() -> None:
     assert rows.start_row(start_record("restart-1")).note == ""
 
 
+def test_a_row_shows_only_the_beginning_of_a_long_failure() -> None:
+    failure = Failure("weights", "killed", "VLLM::Worker_TP1 (pid 7) was killed by SIGKILL; " + "and so on " * 30)
+    row = rows.start_row(start_record("reference", failure=failure))
+    assert row.failed is not None
+    (_, line) = terminal.table([row])
+    assert "(start failed in phase weights: VLLM::Worker_TP1 (pid 7) was killed by SIGKILL; and" in line
+    assert line.endswith("…)")
+    assert len(line) < len(row.failed)
+
+
 def test_the_identity_line_names_only_what_was_seen_or_pinned(tmp_path: Path) -> None:
     def fact(name: str, value: str | int, **detail: int) -> Fact:
         return Fact(name, value, Evidence("gpu", "NVML"), detail=detail)
