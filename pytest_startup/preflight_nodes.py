@@ -66,7 +66,7 @@ def _ask(profile: Profile, node: Node, access: Access) -> Seen | str:
         "ports": sorted({*node.ports, *port}),
         "locks": [["port", f"{node.address}:{p}"] for p in sorted({*node.ports, *port})]
         + [["gpu", g] for g in node.gpus],
-        "gpus": list(node.gpus),
+        "gpus": list(nodes_docker.gpus_of(profile, node)),
         "look_at_gpus": any(v is not None for v in (host.driver, host.gpu, host.gpu_count)),
         "checkpoint": [str(p) for p in node.checkpoint],
         "caches": [str(c.path) for c in node.caches],
@@ -159,7 +159,7 @@ def _gpus(profile: Profile, node: Node, gpu: Mapping[str, Any] | None) -> list[t
     if gpu["error"]:
         return [(".gpus", f"GPUs can't be seen: {gpu['error']}")]
     out: list[tuple[str, str]] = []
-    devices = gpu["devices"]
+    devices, wanted = gpu["devices"], nodes_docker.gpus_of(profile, node)
     if host.gpu_count is not None and len(devices) != host.gpu_count:
         out.append((".gpus", f"{len(devices)} GPUs, expected {host.gpu_count} (host.gpu_count)"))
     for index, uuid, name, driver, mig, *_ in devices:
@@ -167,9 +167,9 @@ def _gpus(profile: Profile, node: Node, gpu: Mapping[str, Any] | None) -> list[t
             out.append((".gpus", f"GPU {index} is {name}, expected {host.gpu} (host.gpu)"))
         if not host.fits("driver", driver or ""):
             out.append((".gpus", f"driver {driver}, expected {host.driver} (host.driver)"))
-        if mig == "Enabled" and index in node.gpus:
+        if mig == "Enabled" and index in wanted:
             out.append((".gpus", f"GPU {index} is in MIG mode; expected a MIG device's UUID, or MIG off"))
-        if _ours(node, index, uuid):
+        if _ours(wanted, index, uuid):
             out += [
                 (".gpus", f"GPU {index}: compute process {pid} of others{f', {used} MiB' if used else ''}: {name}")
                 for gpu_uuid, pid, used, name in gpu["processes"]
@@ -178,14 +178,14 @@ def _gpus(profile: Profile, node: Node, gpu: Mapping[str, Any] | None) -> list[t
     known = {d[0] for d in devices} | {d[1] for d in devices}
     out += [
         (".gpus", f"there is no GPU {name}")
-        for name in node.gpus
+        for name in wanted
         if name != "all" and name not in known and not name.startswith("MIG-")
     ]
     return out
 
 
-def _ours(node: Node, index: str | None, uuid: str | None) -> bool:
-    return node.gpus == ("all",) or index in node.gpus or uuid in node.gpus
+def _ours(wanted: Sequence[str], index: str | None, uuid: str | None) -> bool:
+    return "all" in wanted or index in wanted or uuid in wanted
 
 
 def _host_memory(profile: Profile, node: Node, data: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from helpers_profile import read
 
-from pytest_startup.launch.nodes.inspect import file_system, manifest, parse_csv
+from pytest_startup.launch.nodes.gpus import parse_csv
+from pytest_startup.launch.nodes.inspect import file_system, manifest
 from pytest_startup.launch.nodes.rendezvous import Stand, missing
 from pytest_startup.preflight_nodes import Seen, judge
 

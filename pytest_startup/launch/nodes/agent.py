@@ -22,6 +22,7 @@ from pytest_startup.launch import ports, registry
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.identity import Identity, alive, identify
 from pytest_startup.launch.memory import shm_names
+from pytest_startup.launch.nodes import gpus as nodes_gpus
 from pytest_startup.launch.nodes import steps as nodes_steps
 from pytest_startup.launch.nodes.caches import look
 from pytest_startup.launch.nodes.inspect import host, inspect
@@ -118,6 +119,8 @@ ERRANDS: dict[str, Errand] = {
     "finish": _finish,
     "inspect": inspect,
     "host": host,
+    "computing": nodes_gpus.computing,
+    "gpus_released": nodes_gpus.released,
     "caches": look,
     "put": _put,
     "remove": lambda asked: nodes_steps.remove(asked["docker"], asked["label"]),

@@ -26,6 +26,7 @@ MODULES = (
     "pytest_startup.launch.nodes",
     "pytest_startup.launch.nodes.agent",
     "pytest_startup.launch.nodes.caches",
+    "pytest_startup.launch.nodes.gpus",
     "pytest_startup.launch.nodes.inspect",
     "pytest_startup.launch.nodes.keeper",
     "pytest_startup.launch.nodes.peers",

@@ -29,6 +29,12 @@ def container_name(profile: Profile, node: Node) -> str:
     return node.container.name or shared or f"pytest-startup-{profile.name}-{node.name}"
 
 
+def gpus_of(profile: Profile, node: Node) -> tuple[str, ...]:
+    """The GPUs that the engine gets on this node: the node's own key, else that of all containers."""
+    container = profile.launch.container
+    return tuple(node.gpus) or (tuple(container.gpus) if container is not None else ())
+
+
 def run_command(
     profile: Profile, node: Node, argv: Sequence[str], env: Collection[str], label: str, files: Mapping[str, str]
 ) -> list[str]:
@@ -51,7 +57,7 @@ def run_command(
 def options(profile: Profile, node: Node, env: Collection[str], files: Mapping[str, str]) -> list[str]:
     """What the profile says of the container, as options of ``docker run``, in a fixed order."""
     c = _container(profile)
-    gpus = node.gpus or c.gpus
+    gpus = gpus_of(profile, node)
     out: list[str] = []
     if gpus:
         out += ["--gpus", "all" if tuple(gpus) == ("all",) else f'"device={",".join(gpus)}"']

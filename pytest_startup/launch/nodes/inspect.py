@@ -8,18 +8,16 @@ import platform
 import shutil
 import socket
 import stat
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pytest_startup.launch import locks, ports
-from pytest_startup.launch.identity import command_line
+from pytest_startup.launch.nodes import gpus as nodes_gpus
 from pytest_startup.launch.nodes import steps as nodes_steps
 from pytest_startup.observe.host import host_facts, meminfo, shm_facts
 from pytest_startup.record_json import fact_to_json
 
-_SMI_LIMIT = 20.0
 #: Files of a checkpoint that are hashed whole; all others count by name and size (a shard takes minutes to hash).
 _HASHED = 1 << 20
 
@@ -50,7 +48,7 @@ def inspect(asked: Mapping[str, Any]) -> dict[str, Any]:
         "sources": [p for p in asked["sources"] if not os.path.exists(p)],
         "command": find_command(asked["command"], asked["cwd"], asked["path"]),
         "cwd": os.path.isdir(asked["cwd"]),
-        "gpu": gpus() if asked["gpus"] or asked["look_at_gpus"] else None,
+        "gpu": nodes_gpus.gpus() if asked["gpus"] or asked["look_at_gpus"] else None,
     }
 
 
@@ -154,43 +152,3 @@ def _sha256(path: Path) -> str | None:
         return digest.hexdigest()
     except OSError:
         return None
-
-
-def gpus() -> dict[str, Any]:
-    """What ``nvidia-smi`` says: ``devices`` (index, uuid, name, driver, MIG mode, MiB total and used), ``processes``.
-
-    ``error`` when it can't be asked. What it calls not supported is None, never 0.
-    """
-    devices, error = _smi("--query-gpu=index,uuid,name,driver_version,mig.mode.current,memory.total,memory.used")
-    if error is not None:
-        return {"error": error, "devices": [], "processes": []}
-    running, error = _smi("--query-compute-apps=gpu_uuid,pid,used_memory")
-    return {
-        "devices": devices,
-        "processes": [[*row, command_line(int(row[1])) if row[1] and row[1].isdigit() else "?"] for row in running],
-        "error": error,
-    }
-
-
-def _smi(query: str) -> tuple[list[list[str | None]], str | None]:
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", query, "--format=csv,noheader,nounits"],  # noqa: S607 - the node's own, found in its PATH
-            capture_output=True,
-            text=True,
-            timeout=_SMI_LIMIT,
-            stdin=subprocess.DEVNULL,
-        )
-    except FileNotFoundError:
-        return [], "no nvidia-smi"
-    except (OSError, subprocess.SubprocessError) as error:
-        return [], f"nvidia-smi: {error}"
-    if done.returncode != 0:
-        return [], f"nvidia-smi: {(done.stdout or done.stderr).strip()[:200]}"
-    return parse_csv(done.stdout), None
-
-
-def parse_csv(text: str) -> list[list[str | None]]:
-    """Rows of cells; ``[N/A]``, ``[Not Supported]`` and the like are None."""
-    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
-    return [[None if cell.startswith("[") or cell in ("N/A", "") else cell for cell in row] for row in rows]

@@ -205,6 +205,7 @@ def node_spec(plan: StartPlan, node: Node, redactor: Redactor, files: Mapping[st
         "docker": nodes_docker.docker(node) if container is not None else [],
         "label": f"{nodes_docker.LABEL}={run_id}",
         "shown": list(argv),
+        "proved_gpus": list(nodes_docker.gpus_of(plan.profile, node)),
     }
 
 

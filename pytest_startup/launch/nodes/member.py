@@ -45,7 +45,7 @@ class Member:
         self._spec: Mapping[str, Any] = {}
         self._exit: Exit | None = None
         self._left: list[Leftover] | None = None
-        self._gone_text: str | None = None
+        self._computing: list[list[str]] | None = None  # on its GPUs, before it was started
         self._files: LogFiles | None = None
         self._fed_at = 0.0
         self._launched_at = 0.0
@@ -72,11 +72,13 @@ class Member:
         self._argv = tuple(self._redactor.argv(spec["shown"]))
         link = self.access.link(alone=bool(spec["alone"]))
         self.host = [_of_node(fact_from_json(f), self.node.name) for f in link.errand("host", 30.0, {})]
+        if spec["proved_gpus"]:
+            self._computing = link.errand("computing", 60.0, {"gpus": spec["proved_gpus"]})
         link.log, link.news = self._take, self._changed
         self.link = link
         self.started_at = link.keep(
             {
-                **{k: v for k, v in spec.items() if k != "shown"},
+                **{k: v for k, v in spec.items() if k not in ("shown", "proved_gpus")},
                 "lease": LEASE if self.node.reach.kind == "ssh" else 0.0,
             }
         )
@@ -190,7 +192,7 @@ class Member:
             self._files.close()
             self._files = None
         if ended is not None or all(one.released for one in left):
-            left += self._ports(begin, release)
+            left += self._ports(begin, release) + self._gpus(begin, release)
         return left or [Leftover("pid", f"{self._argv[0]}", True, round(time.monotonic() - begin, 3), name)]
 
     def _broken_off(self, link: NodeLink, begin: float) -> list[Leftover]:
@@ -257,6 +259,22 @@ class Member:
             )
             for r in rows
         ]
+
+    def _gpus(self, begin: float, release: float) -> list[Leftover]:
+        """Nobody computes on this node's GPUs who did not before the start; nothing, where it can't be asked."""
+        gpus, before = self._spec["proved_gpus"], self._computing
+        if not gpus or before is None:
+            return []
+        name, pids = self.node.name, [pid for pid, _ in before]
+        try:
+            held = self.access.errand("gpus_released", limit=release + 60, gpus=gpus, before=pids, within=release)
+        except LaunchError as error:
+            held = [f"GPUs can't be asked: {error}"]
+        if held is None:
+            held = ["GPUs can't be seen any more"]
+        seconds = round(time.monotonic() - begin, 3)
+        free = [Leftover("gpu-memory", f"GPU {gpu}", True, seconds, name) for gpu in gpus]
+        return [Leftover("gpu-memory", text, False, seconds, name) for text in held] or free
 
     def _look(self, link: NodeLink) -> Exit | None:
         name, after = self.node.name, time.monotonic() - self._launched_at
