@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_startup import assemble, planning
+from pytest_startup import planning
 from pytest_startup.artifacts import ArtifactsError, RunFolder, run_folder, utc_now
 from pytest_startup.asking import target_of
 from pytest_startup.clean import sweep
@@ -49,7 +49,7 @@ class LiveGate(RecordedGate):
         self._snapshots: Mapping[str, Snapshot] = {}
         self._interrupted: str | None = None
         self._closed = False
-        self._notes: list[str] = [*profile.warnings, *self._judging.notes()]
+        self._notes: list[str] = [*profile.warnings, *self._judge.notes()]
         self._telling = threading.Lock()
         self._redactor = Redactor(profile.secrets)
 
@@ -241,7 +241,7 @@ class LiveGate(RecordedGate):
         reference = self._records.get(REFERENCE)
         if known is not None or reference is None:
             return known or Usual()
-        return Usual(dict(assemble.usual_phases(reference)), reference.ready_seconds, REFERENCE)
+        return Usual(reference.phase_seconds(), reference.ready_seconds, REFERENCE)
 
     def _manifest(self) -> None:
         if self._tools is None:

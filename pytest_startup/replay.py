@@ -65,7 +65,7 @@ class ReplayGate(RecordedGate):
         said = self._judge.said()
         return [
             *self.profile.warnings,
-            *self._judging.notes(),
+            *self._judge.notes(),
             *(
                 f"{item} is {said[item]} now; it was {was} when the run was made"
                 for item, was in self._saved_verdicts.items()
