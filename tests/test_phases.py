@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_startup.engines.frames import FRAMES, phase_of_frames
-from pytest_startup.engines.phases import OPENERS, SCOPES, Opener, OpenerTable, order
+from pytest_startup.engines.phase_table import OPENERS, TABLE
+from pytest_startup.engines.phases import SCOPES, Opener, OpenerTable, order
 from pytest_startup.engines.tracebacks import Frame
 from pytest_startup.record import PHASES
 
@@ -23,7 +24,7 @@ def test_opener_matches_its_example_and_not_its_counter(opener: Opener) -> None:
 
 @pytest.mark.parametrize("opener", OPENERS, ids=lambda o: f"{o.phase}-{o.anchor}")
 def test_all_openers_together_give_the_same_phase(opener: Opener) -> None:
-    found = OpenerTable().match(opener.example)
+    found = TABLE.match(opener.example)
     assert found is not None
     assert (found.engine, found.phase) == (opener.engine, opener.phase)
 
@@ -42,7 +43,7 @@ def test_all_openers_together_give_the_same_phase(opener: Opener) -> None:
     ],
 )
 def test_lines_that_open_nothing(line: str) -> None:
-    assert OpenerTable().match(line) is None
+    assert TABLE.match(line) is None
 
 
 def test_every_phase_of_a_start_can_be_opened_by_both_engines() -> None:

@@ -15,18 +15,17 @@ from pytest_startup.engines.failure_table import SIGN_ANCHORS, TABLE, sign_of
 from pytest_startup.engines.failures import summary
 from pytest_startup.engines.lines import Line
 from pytest_startup.engines.phase_book import PhaseBook
-from pytest_startup.engines.phases import OpenerTable, order
+from pytest_startup.engines.phase_table import TABLE as OPENERS
+from pytest_startup.engines.phases import order
 from pytest_startup.engines.reuse import CompileReuse
 from pytest_startup.engines.rules import evidence
 from pytest_startup.engines.tracebacks import OPENING, Chain, TracebackReader, speaker
 from pytest_startup.record import Evidence, Fact, Failure
 
-_OPENERS = OpenerTable()
-
 _ERRORS = ("ERROR ", "CRITICAL ", "Error: ", "Exception: ")
 
 #: Literals of lines that the tracker must be shown, also amid the traffic of a serving engine.
-ANCHORS: tuple[str, ...] = tuple(dict.fromkeys((OPENING, *TABLE.anchors, *SIGN_ANCHORS, *_ERRORS, *_OPENERS.anchors)))
+ANCHORS: tuple[str, ...] = tuple(dict.fromkeys((OPENING, *TABLE.anchors, *SIGN_ANCHORS, *_ERRORS, *OPENERS.anchors)))
 
 #: An error in serving that nothing confirms within so many lines was about one request.
 EPISODE_LINES = 3000
@@ -155,7 +154,7 @@ class StartTracker:
                 self._claims_ready(line, explicit=False)
             return
         self._sign(line)
-        opener = _OPENERS.match(message) if line.level != "DEBUG" else None
+        opener = OPENERS.match(message) if line.level != "DEBUG" else None
         if opener is not None and opener.phase == "serving" and self._ready is None:
             opener = None
         if opener is not None and self._stopping is None:

@@ -52,16 +52,38 @@ SIGNS: tuple[Sign, ...] = (
         "EngineCore loop active.",
     ),
     Sign(
-        "died", "EngineCore hit an exception", "EngineCore hit an exception: Traceback", "x", versions="vLLM to 0.8.4"
+        "died",
+        "EngineCore hit an exception",
+        "EngineCore hit an exception: Traceback",
+        "EngineCore hit the cache",
+        versions="vLLM to 0.8.4",
     ),
     Sign("died", "WorkerProc failed to start", "WorkerProc failed to start.", "WorkerProc started"),
-    Sign("died", "Engine core initialization failed", "RuntimeError: Engine core initialization failed.", "x"),
     Sign(
-        "died", "Got fatal signal from worker processes", "Got fatal signal from worker processes, shutting down.", "x"
+        "died",
+        "Engine core initialization failed",
+        "RuntimeError: Engine core initialization failed.",
+        "Engine core initialization took 12 s",
+    ),
+    Sign(
+        "died",
+        "Got fatal signal from worker processes",
+        "Got fatal signal from worker processes, shutting down.",
+        "Got signal from worker processes",
     ),
     Sign("died", "AsyncLLM output_handler failed", "AsyncLLM output_handler failed.", "output_handler started"),
-    Sign("died", "ngine is already dead, terminating", "MQLLMEngine is already dead, terminating server process", "x"),
-    Sign("died", "got fatal signal from worker", "MulitprocExecutor got fatal signal from worker processes", "x"),
+    Sign(
+        "died",
+        "ngine is already dead, terminating",
+        "MQLLMEngine is already dead, terminating server process",
+        "MQLLMEngine is alive",
+    ),
+    Sign(
+        "died",
+        "got fatal signal from worker",
+        "MulitprocExecutor got fatal signal from worker processes",
+        "MultiprocExecutor got a message from worker processes",
+    ),
     Sign(
         "died",
         "Invocation of ",
@@ -77,7 +99,12 @@ SIGNS: tuple[Sign, ...] = (
         "WorkerProc hit an exception.",
         versions="SGLang, all",
     ),
-    Sign("died", "Received sigquit from a child", "Received sigquit from a child process. It usually means", "x"),
+    Sign(
+        "died",
+        "Received sigquit from a child",
+        "Received sigquit from a child process. It usually means",
+        "Received a message from a child process",
+    ),
     Sign(
         "died",
         "SIGQUIT received",
@@ -104,7 +131,10 @@ SIGNS: tuple[Sign, ...] = (
         pattern="^Shutting down$",
     ),
     Sign(
-        "stopping", "send sigterm to process A", "[shutdown] Process manager: send sigterm to process ApiServer_0", "x"
+        "stopping",
+        "send sigterm to process A",
+        "[shutdown] Process manager: send sigterm to process ApiServer_0",
+        "[shutdown] Process manager: no process left",
     ),
     Sign(
         "stopping",
