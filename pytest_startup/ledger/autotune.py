@@ -9,7 +9,7 @@ from pytest_startup.ledger import log as ledger_log
 from pytest_startup.ledger import versions as ledger_versions
 from pytest_startup.ledger.case import Case, Holding, files_of, hold, stage_size, used_files
 from pytest_startup.ledger.model import LedgerFinding, Part, Row
-from pytest_startup.ledger.records import TIER, CacheFile, static_findings
+from pytest_startup.ledger.records import TIER, WatchedFile, static_findings
 from pytest_startup.profile.model import ExpectAutotune
 from pytest_startup.ranks import Worker
 from pytest_startup.record import StartRecord
@@ -58,7 +58,7 @@ def build(
     return Part(rows, tuple(findings), tuple(ledger_findings.unknowns(case)), exercised)
 
 
-def _row(case: Case, before: Sequence[CacheFile], after: Sequence[CacheFile], holding: Holding) -> Row:
+def _row(case: Case, before: Sequence[WatchedFile], after: Sequence[WatchedFile], holding: Holding) -> Row:
     worker = holding.worker
     log = case.log.ranks[worker.name]
     found = hold(worker, case.workers, used_files(before, case.log))

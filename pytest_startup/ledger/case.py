@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_startup import leftup
 from pytest_startup.ledger.log import TuningLog
-from pytest_startup.ledger.records import CacheFile
+from pytest_startup.ledger.records import WatchedFile
 from pytest_startup.ledger.versions import Tuning
 from pytest_startup.observe.autotune_records import KEY_HASH, TuningRecord
 from pytest_startup.observe.cache_facts import record_files
@@ -21,8 +21,8 @@ class Holding:
     """The records of one worker: ``own`` by key or file name, ``free`` ones that every rank of the layout shares."""
 
     worker: Worker
-    own: tuple[tuple[CacheFile, TuningRecord], ...] = ()
-    free: tuple[tuple[CacheFile, TuningRecord], ...] = ()
+    own: tuple[tuple[WatchedFile, TuningRecord], ...] = ()
+    free: tuple[tuple[WatchedFile, TuningRecord], ...] = ()
 
     @property
     def records(self) -> list[TuningRecord]:
@@ -42,8 +42,8 @@ class Case:
     log: TuningLog
     before_log: TuningLog | None
     tuning: Tuning
-    files: tuple[CacheFile, ...]
-    used: tuple[CacheFile, ...]
+    files: tuple[WatchedFile, ...]
+    used: tuple[WatchedFile, ...]
     holdings: tuple[Holding, ...]
     watched: bool
 
@@ -81,13 +81,13 @@ def stage_size(team: Sequence[Worker]) -> int:
     return len(team) // (1 + max((w.at.pp or 0 for w in team), default=0))
 
 
-def files_of(record: StartRecord, trees: Iterable[CacheTree]) -> tuple[CacheFile, ...]:
+def files_of(record: StartRecord, trees: Iterable[CacheTree]) -> tuple[WatchedFile, ...]:
     """The parsed record files of these trees."""
     facts = record.named("autotune.records")
-    return tuple(CacheFile(t.name, file, t.node, t.path) for t in trees for file in record_files(facts, t))
+    return tuple(WatchedFile(t.name, file, t.node, t.path) for t in trees for file in record_files(facts, t))
 
 
-def used_files(files: Sequence[CacheFile], log: TuningLog) -> tuple[CacheFile, ...]:
+def used_files(files: Sequence[WatchedFile], log: TuningLog) -> tuple[WatchedFile, ...]:
     """Those of the files that the log names (a container sees them under another root); all where it names none.
 
     A named file that is not there yet stands for its folder: the other ranks' files lie beside it.
@@ -102,11 +102,11 @@ def used_files(files: Sequence[CacheFile], log: TuningLog) -> tuple[CacheFile, .
     return tuple(f for f in files if f"{f.root}/{f.file.path}".rpartition("/")[0].rpartition("/")[2] in parents)
 
 
-def _folder(file: CacheFile) -> tuple[str, str | None, str]:
+def _folder(file: WatchedFile) -> tuple[str, str | None, str]:
     return file.cache, file.node, file.file.path.rpartition("/")[0]
 
 
-def _same_place(file: CacheFile, path: str) -> bool:
+def _same_place(file: WatchedFile, path: str) -> bool:
     """Equal in key hash folder and name; where the watched folder lies below that, in the name alone."""
     parts = [p for p in path.split("/") if p][-2:]
     mine = file.file.path.split("/")[-2:]
@@ -119,10 +119,10 @@ def _may_be(root: str, parts: Sequence[str]) -> bool:
     return len(parts) < 2 or name == parts[0] or not (KEY_HASH.fullmatch(name) and KEY_HASH.fullmatch(parts[0]))
 
 
-def hold(worker: Worker, team: Sequence[Worker], files: Sequence[CacheFile]) -> Holding:
+def hold(worker: Worker, team: Sequence[Worker], files: Sequence[WatchedFile]) -> Holding:
     """What of these files belongs to a worker."""
-    own: list[tuple[CacheFile, TuningRecord]] = []
-    free: list[tuple[CacheFile, TuningRecord]] = []
+    own: list[tuple[WatchedFile, TuningRecord]] = []
+    free: list[tuple[WatchedFile, TuningRecord]] = []
     for file in files:
         owner = file_owner(file, team)
         if owner is not None and owner != worker:
@@ -137,7 +137,7 @@ def hold(worker: Worker, team: Sequence[Worker], files: Sequence[CacheFile]) -> 
     return Holding(worker, tuple(own), tuple(free))
 
 
-def file_owner(file: CacheFile, team: Sequence[Worker]) -> Worker | None:
+def file_owner(file: WatchedFile, team: Sequence[Worker]) -> Worker | None:
     """The worker that a file's name says it belongs to; None: a shared file, or a rank that this engine lacks."""
     owner = file.file.place.owner
     if owner.rank is not None:

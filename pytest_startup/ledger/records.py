@@ -18,7 +18,7 @@ PRIME = "delete this file and prime the cache with one complete start of this ve
 
 
 @dataclass(frozen=True)
-class CacheFile:
+class WatchedFile:
     """A record file with the cache and node that it was found in."""
 
     cache: str
@@ -33,7 +33,7 @@ class CacheFile:
         return tuple(self.evidence(f"{r.key}: [{r.runner!r}, {r.tactic}]") for r in records[:QUOTED])
 
 
-def static_findings(found: CacheFile, gpu: str | None = None, stage: int | None = None) -> Iterator[LedgerFinding]:
+def static_findings(found: WatchedFile, gpu: str | None = None, stage: int | None = None) -> Iterator[LedgerFinding]:
     """Findings of one file. ``gpu``: the name that the driver gives; ``stage``: ranks of one pipeline stage."""
     file = found.file
     if file.damage:
@@ -71,7 +71,7 @@ def static_findings(found: CacheFile, gpu: str | None = None, stage: int | None 
         yield from _sizes(found, stage)
 
 
-def _metadata(found: CacheFile, gpu: str | None) -> Iterator[LedgerFinding]:
+def _metadata(found: WatchedFile, gpu: str | None) -> Iterator[LedgerFinding]:
     file, place = found.file, found.file.place
     said = file.metadata or {}
     wild = sorted(k for k, v in said.items() if v == "*")
@@ -122,7 +122,7 @@ def _metadata(found: CacheFile, gpu: str | None) -> Iterator[LedgerFinding]:
         )
 
 
-def _keys(found: CacheFile) -> Iterator[LedgerFinding]:
+def _keys(found: WatchedFile) -> Iterator[LedgerFinding]:
     records = found.file.records
     bad = [r for r in records if r.parsed is None or not r.parsed.canonical or r.parsed.bucket is None]
     if bad:
@@ -164,7 +164,7 @@ def _shape(key: Key) -> str:
     return f"{key.parts} parts" + ("" if key.extras is None else f", {len(key.extras)} extras")
 
 
-def _values(found: CacheFile) -> Iterator[LedgerFinding]:
+def _values(found: WatchedFile) -> Iterator[LedgerFinding]:
     records = found.file.records
     other = [r for r in records if r.parsed and r.parsed.runner != r.runner]
     if other:
@@ -202,7 +202,7 @@ def _is_inner(value: JSON) -> bool:
     return value is None or isinstance(value, (bool, int, float, str))
 
 
-def _sizes(found: CacheFile, stage: int) -> Iterator[LedgerFinding]:
+def _sizes(found: WatchedFile, stage: int) -> Iterator[LedgerFinding]:
     odd = []
     for record in found.file.records:
         sizes = [s for s in (record.ranks.tp_size, record.ranks.ep_size) if s is not None]
@@ -231,7 +231,7 @@ def _product(sizes: Sequence[int]) -> int:
 
 
 def _finding(
-    found: CacheFile,
+    found: WatchedFile,
     kind: str,
     summary: str,
     expected: str,
