@@ -25,7 +25,7 @@ from pytest_startup.baseline import Baseline, BaselineError, Population, cache_c
 from pytest_startup.baseline_file import from_json, path_of, proposal_path, read, schema, to_json, write_proposal
 from pytest_startup.baseline_propose import Proposal, propose, values_of
 from pytest_startup.checks.base import Finding, Outcome, Verdict
-from pytest_startup.judging import Judging
+from pytest_startup.judging import Judge
 from pytest_startup.options import Options
 from pytest_startup.profile.model import Engine, Profile, Waiver
 from pytest_startup.record import Evidence, PhaseSpan, StartRecord
@@ -136,7 +136,7 @@ def test_unreadable(tmp_path: Path) -> None:
 
 def notes(folder: Path, mode: str = "check", **fields: Any) -> list[str]:
     beside = profile(path=folder / "site.yaml", **fields)
-    return Judging(beside, Options(folder, baseline=mode)).notes()
+    return Judge(beside, Options(folder, baseline=mode)).notes()
 
 
 def test_what_was_not_compared_with_a_baseline_is_said(tmp_path: Path) -> None:
