@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_startup.artifacts import ArtifactsError
 from pytest_startup.ends import STRUCK
-from pytest_startup.intake import LogReading, read_logs
-from pytest_startup.launch.base import NodeLog
+from pytest_startup.intake import LogReading, placed_evidence, read_logs
+from pytest_startup.launch.base import NodeLog, only_node
 from pytest_startup.record import Evidence, Fact, Failure, PhaseSpan, StartRecord
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def in_order(log: Iterable[Fact], asked: Iterable[Fact], kept: Iterable[Fact]) -
 
 
 def phases_of(reading: LogReading, logs: Sequence[NodeLog]) -> tuple[PhaseSpan, ...]:
-    single = logs[0].node if len(logs) == 1 else None
+    single = only_node(logs)
     spans = reading.summary.phases if reading.summary else ()
     return tuple(s if s.node or not single else replace(s, node=single) for s in spans)
 
@@ -73,11 +73,11 @@ def explained(failure: Failure | None, reading: LogReading, ready: bool, logs: S
         return failure
     said, over = reading.summary.failure, failure.kind in ("ended", *STRUCK)
     phase = said.phase or ("serving" if ready else failure.phase)
-    lines = tuple(_placed(e, logs) for e in said.last_lines) or failure.last_lines
+    lines = tuple(placed_evidence(e, logs) for e in said.last_lines) or failure.last_lines
     if said.kind == _NOTHING_SAID:
         return replace(failure, phase=phase if over else failure.phase, last_lines=lines)
-    cause = _placed(said.cause, logs) if said.cause is not None else None
-    single = logs[0].node if len(logs) == 1 else None
+    cause = placed_evidence(said.cause, logs) if said.cause is not None else None
+    single = only_node(logs)
     node = (cause.node if cause else None) or said.node or failure.node or single
     # Seen from outside another node ended first: what the log of this one says of it is a consequence.
     elsewhere = over and failure.node is not None and failure.node != node
@@ -117,13 +117,6 @@ def _seen_first(
     )
 
 
-def _placed(evidence: Evidence, logs: Sequence[NodeLog]) -> Evidence:
-    """With its node, and its place relative to the folder of the start."""
-    node = evidence.node or (logs[0].node if len(logs) == 1 else None)
-    where = next((f"{log.node}/{log.path.name}" for log in logs if log.node == node), evidence.where)
-    return replace(evidence, node=node, where=where)
-
-
 def reread(record: StartRecord, folder: Path, profile: Profile, dialect: Dialect) -> StartRecord:
     """A saved record, with all that comes from logs and endpoints read again by the rules of today.
 
@@ -145,12 +138,3 @@ def reread(record: StartRecord, folder: Path, profile: Profile, dialect: Dialect
         raise ArtifactsError(f"{folder / 'endpoints'} can't be read: {error}") from None
     asked = endpoint_facts(dialect, seen, max(seconds, default=None))
     return log_parts(replace(record, facts=in_order(reading.facts, asked, kept)), reading, logs)
-
-
-def usual_phases(record: StartRecord) -> Mapping[str, float]:
-    """Seconds per phase of an accepted start: the longest rank counts."""
-    out: dict[str, float] = {}
-    for span in record.phases:
-        if span.seconds is not None:
-            out[span.phase] = max(out.get(span.phase, 0.0), span.seconds)
-    return out

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from pytest_startup.launch.base import only_node
 from pytest_startup.observe.patterns import PatternScan
 from pytest_startup.record import JSON, Evidence, Fact
 
@@ -84,8 +85,8 @@ def _time(fact: Fact) -> tuple[float, str, int]:
 
 def placed(facts: Iterable[Fact], logs: Sequence[NodeLog]) -> tuple[Fact, ...]:
     """Log facts with their node and the place of their line relative to the folder of the start."""
-    single = logs[0].node if len(logs) == 1 else None
-    names = {log.node: f"{log.node}/{log.path.name}" for log in logs}
+    single = only_node(logs)
+    names = {log.node: log.where for log in logs}
 
     def place(fact: Fact) -> Fact:
         node = fact.node or fact.evidence.node or single
@@ -93,6 +94,13 @@ def placed(facts: Iterable[Fact], logs: Sequence[NodeLog]) -> tuple[Fact, ...]:
         return replace(fact, node=node, evidence=replace(fact.evidence, where=where, node=node))
 
     return tuple(place(f) for f in facts)
+
+
+def placed_evidence(evidence: Evidence, logs: Sequence[NodeLog]) -> Evidence:
+    """The same for one piece of evidence from a log."""
+    node = evidence.node or only_node(logs)
+    where = next((log.where for log in logs if log.node == node), evidence.where)
+    return replace(evidence, node=node, where=where)
 
 
 def merged(sources: Sequence[tuple[NodeLog, Iterable[Chunk]]]) -> Iterator[tuple[NodeLog, Chunk]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_startup import assemble
 from pytest_startup.asking import target_of
 from pytest_startup.ends import failure_of
+from pytest_startup.launch.base import only_node
 from pytest_startup.observe import caches, endpoints
 from pytest_startup.observe.listeners import pids_of, who_listens
 from pytest_startup.observe.ready import start_time
@@ -104,7 +105,7 @@ class Observation:
             seen = Evidence("endpoint", f"GET {path}", text, seconds=self._now())
             self._seen.failure = Failure(
                 "serving", "not-serving", f"another server answers, one that is older than this start: {text}",
-                cause=seen, node=self._node(), after_seconds=self._now(),
+                cause=seen, node=only_node(self._running.logs), after_seconds=self._now(),
                 helps=("something of the launch command passes requests on to an engine that was up before",),
             )  # fmt: skip
 
@@ -148,7 +149,7 @@ class Observation:
         if not self._ended():
             text = f"the engine served no more after the workload: {'; '.join(texts)}"
             seen.failure = Failure(
-                "serving", "not-serving", text, node=self._node(), after_seconds=self._now(),
+                "serving", "not-serving", text, node=only_node(self._running.logs), after_seconds=self._now(),
                 last_lines=self._last_lines(),
             )  # fmt: skip
 
@@ -158,10 +159,6 @@ class Observation:
         if ended is not None and self._seen.failure is None:
             self._seen.failure = failure_of(ended, "while it served", "serving", self._now())
         return ended is not None
-
-    def _node(self) -> str | None:
-        logs = self._running.logs
-        return logs[0].node if len(logs) == 1 else None
 
     def _now(self) -> float:
         return round(time.monotonic() - self._running.launched_at, 3)

@@ -15,7 +15,7 @@ from pytest_startup.deaths import Deaths, first_of
 from pytest_startup.divergence import Watcher
 from pytest_startup.ends import ENDED
 from pytest_startup.intake import Intake, LogReading, read_logs
-from pytest_startup.launch.base import HoldsCaches, LaunchError, StartPlan
+from pytest_startup.launch.base import HoldsCaches, LaunchError, StartPlan, only_node
 from pytest_startup.observation import Observation, Seen
 from pytest_startup.observe import caches, gpus, host
 from pytest_startup.observe.follow import Follower
@@ -212,7 +212,7 @@ class LiveStart:
                 phase=follow.progress().phase,
                 kind="not-serving",
                 summary=f"the engine answers, but not with a completion: {result.reason}",
-                node=running.logs[0].node if len(running.logs) == 1 else None,
+                node=only_node(running.logs),
                 after_seconds=self._now(),
                 last_lines=follow.last_lines(),
             )

@@ -36,7 +36,7 @@ def last_lines(log: NodeLog, count: int) -> tuple[Evidence, ...]:
         text = _COLOUR.sub("", b"".join(shown).decode("utf-8", "replace"))
         if text.strip():
             at = None if number is None else stamps.get(number)
-            out.append(Evidence("log", f"{log.node}/{log.path.name}", text.strip()[:400], number, log.node, seconds=at))
+            out.append(Evidence("log", log.where, text.strip()[:400], number, log.node, seconds=at))
         number = None if number is None else number - 1
         if len(out) == count:
             break

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_startup import stages
 from pytest_startup.ends import failure_of
 from pytest_startup.intake import LogReading, merged
+from pytest_startup.launch.base import only_node
 from pytest_startup.record import Evidence, Fact, Failure
 from pytest_startup.tails import last_lines
 
@@ -162,7 +163,7 @@ class Wait:
         else:
             return None
         line, serving = progress.line, progress.phase == "serving"
-        single = self.running.logs[0].node if len(self.running.logs) == 1 else None
+        single = only_node(self.running.logs)
         return Failure(
             phase=progress.phase,
             kind="deadline",

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_startup.observe.listeners import listening_inodes, pids_of, process_tree, who_listens
+from pytest_startup.launch.ports import listening
+from pytest_startup.observe.listeners import pids_of, process_tree, who_listens
 
 CHILD = """
 import socket, sys
@@ -56,7 +57,7 @@ def test_a_port_shared_with_a_stranger_is_foreign(child: subprocess.Popen[str]) 
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         mine.bind(("127.0.0.1", port))
         mine.listen()
-        assert len(listening_inodes(port)) == 2
+        assert len(listening(port)) == 2
         found = who_listens(port, {os.getpid()})
     assert found.who == "foreign"
     assert f"pid {child.pid}" in found.text
@@ -73,7 +74,7 @@ def test_ipv6_is_seen() -> None:
 
 
 def stat(pid: int, parent: int, session: int, name: str = "x") -> str:
-    return f"{pid} ({name}) S {parent} {pid} {session} 0 -1 4194304 1"
+    return f"{pid} ({name}) S {parent} {pid} {session} 0 -1 4194304{' 0' * 10} 1 0 {pid}"
 
 
 def test_the_tree_holds_descendants_and_the_session_of_its_root(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_sockets_that_may_not_be_looked_at_are_unknown(tmp_path: Path, monkeypat
     (tmp_path / "net").mkdir()
     row = "  0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 777 1 0"
     (tmp_path / "net" / "tcp").write_text(f"  sl  local_address …\n{row}\n")
-    assert listening_inodes(8080, tmp_path) == {"777"}
+    assert [seen.inode for seen in listening(8080, tmp_path)] == [777]
 
     def refuse(_: object) -> list[str]:
         raise PermissionError

@@ -46,6 +46,16 @@ class NodeLog:
     path: Path
     lines: Path
 
+    @property
+    def where(self) -> str:
+        """``head/engine.log``: its place in the folder of the start, as in ``Evidence.where``."""
+        return f"{self.node}/{self.path.name}"
+
+
+def only_node(logs: Sequence[NodeLog]) -> str | None:
+    """The node of a start with one log; None where there are several, and each line says whose it is."""
+    return logs[0].node if len(logs) == 1 else None
+
 
 @dataclass(frozen=True)
 class Exit:

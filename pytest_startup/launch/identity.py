@@ -62,10 +62,10 @@ def parse_stat(text: str) -> Process:
     )
 
 
-def look(pid: int) -> Process | None:
+def look(pid: int, proc: str | os.PathLike[str] = "/proc") -> Process | None:
     """The process that has this pid now; None if there is none."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        with open(f"{proc}/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return parse_stat(file.read())
     except (OSError, ValueError):
         return None
@@ -82,9 +82,9 @@ def alive(identity: Identity) -> bool:
     return process is not None and process.identity == identity and process.runs
 
 
-def table() -> dict[int, Process]:
+def table(proc: str | os.PathLike[str] = "/proc") -> dict[int, Process]:
     """Every process that can be seen, by pid."""
-    found = (look(int(name)) for name in os.listdir("/proc") if name.isdecimal())
+    found = (look(int(name), proc) for name in os.listdir(proc) if name.isdecimal())
     return {p.pid: p for p in found if p is not None}
 
 

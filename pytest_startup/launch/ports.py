@@ -7,7 +7,7 @@ import os
 import random
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_startup.launch import locks
 from pytest_startup.launch.identity import command_line
@@ -59,21 +59,25 @@ def _owner(inode: int) -> int | None:
     return None
 
 
-def listeners(port: int) -> list[Listener]:
-    """All who listen on ``port``, on any address of this network namespace."""
-    found = []
-    for path, ipv6 in (("/proc/net/tcp", False), ("/proc/net/tcp6", True)):
+def listening(port: int, proc: str | os.PathLike[str] = "/proc") -> list[Listener]:
+    """Every socket that listens on ``port``, on any address of this network namespace; whose it is is not looked up."""
+    found: list[Listener] = []
+    for name, ipv6 in (("tcp", False), ("tcp6", True)):
         try:
-            with open(path, encoding="ascii") as file:
-                text = file.read()
+            with open(f"{proc}/net/{name}", encoding="ascii", errors="replace") as file:
+                found += [seen for seen in parse_listeners(file.read(), ipv6) if seen.port == port]
         except OSError:
             continue
-        for seen in parse_listeners(text, ipv6):
-            if seen.port == port:
-                pid = _owner(seen.inode)
-                command = command_line(pid) if pid is not None else ""
-                found.append(Listener(seen.address, port, seen.uid, seen.inode, pid, command))
     return found
+
+
+def listeners(port: int) -> list[Listener]:
+    """The same with the processes that hold them, where we may look into these."""
+    return [
+        replace(seen, pid=pid, command="" if pid is None else command_line(pid))
+        for seen in listening(port)
+        for pid in [_owner(seen.inode)]
+    ]
 
 
 def why_taken(host: str, port: int) -> str | None:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_startup.launch.identity import descendants, table
+from pytest_startup.launch.ports import listening
+
 PROC = Path("/proc")
-_LISTEN = "0A"
 
 
 @dataclass(frozen=True)
@@ -19,42 +21,11 @@ class Listening:
     text: str
 
 
-def listening_inodes(port: int, proc: Path = PROC) -> set[str]:
-    """Inodes of all sockets that listen on ``port``, on any address, IPv4 and IPv6."""
-    inodes = set()
-    for table in ("tcp", "tcp6"):
-        try:
-            rows = (proc / "net" / table).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for row in rows:
-            columns = row.split()
-            if len(columns) > 9 and columns[3] == _LISTEN and int(columns[1].rpartition(":")[2], 16) == port:
-                inodes.add(columns[9])
-    return inodes
-
-
 def process_tree(root: int, proc: Path = PROC) -> set[int]:
     """``root``, its descendants, and every process of the session that it leads (children whose parent died)."""
-    parents: dict[int, int] = {}
-    members = {root}
-    for entry in proc.iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # gone in between
-        pid = int(entry.name)
-        parents[pid] = int(fields[1])
-        if int(fields[3]) == root:
-            members.add(pid)
-    grown = True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in members} - members
-        members |= more
-        grown = bool(more)
-    return members
+    now = table(proc)
+    members = {root} | {p.pid for p in now.values() if p.session == root}
+    return members | {p.pid for p in descendants(members, now)}
 
 
 def pids_of(running: object) -> Callable[[], set[int]] | None:
@@ -93,7 +64,7 @@ def who_listens(port: int, ours: Collection[int], proc: Path = PROC) -> Listenin
     All: engines listen with SO_REUSEPORT, so that an old server and a new one can share a port and the kernel deals
     the connections out between them.
     """
-    inodes = listening_inodes(port, proc)
+    inodes = {str(seen.inode) for seen in listening(port, proc)}
     if not inodes:
         return Listening("unknown", f"no listening socket on port {port} in this network namespace")
     held: dict[str, int] = {}

@@ -84,7 +84,7 @@ class PatternScan:
         from pytest_startup.engines.framing import frame
 
         state.number += 1
-        where = f"{state.log.node}/{state.log.path.name}"
+        where = state.log.where
         for line in frame(raw, state.number, state.log.node, seconds):
             for n, (kind, text, pattern) in enumerate(self._patterns):
                 if state.counts.get(n, 0) < MOST and pattern.search(line.text):
