@@ -47,6 +47,7 @@ class Case:
     occupied: bool = False
     env: tuple[tuple[str, str], ...] = ()
     tp: int = 1
+    ready: str = "6m"
 
 
 def change(*args: str) -> str:
@@ -121,7 +122,13 @@ CASES = (
     ),
     Case("proxy: empty", frozenset({"reference::ready"}), proxy="empty", says=("HTTP 200 with empty text",)),
     Case("proxy: truncated", frozenset({"reference::ready"}), proxy="truncated", says=("HTTP 200 answer cut off",)),
-    Case("proxy: slow", frozenset({"reference::ready"}), proxy="slow", says=("no complete answer within 20 s",)),
+    Case(
+        "proxy: slow",
+        frozenset({"reference::ready"}),
+        proxy="slow",
+        ready="4m",
+        says=("not ready after 240", "no complete answer within 20 s"),
+    ),
     Case("proxy: garbage", frozenset({"reference::ready"}), proxy="garbage", says=("HTTP 200 body is not JSON",)),
     Case("twenty warm restarts", frozenset(), restarts=("{kind: process, times: 20}",), says=("ACCEPTED",)),
 )
@@ -141,7 +148,7 @@ launch:
   port: {port}
 caches:
   compile-cache: {{path: {cache}/torch_compile_cache, kind: compile}}
-deadlines: {{ready: 6m, stop: 10s, request: 20s}}
+deadlines: {{ready: {ready}, stop: 10s, request: 20s}}
 restarts: [{restarts}]
 expect:
   kv: {{tokens: baseline}}
@@ -190,6 +197,7 @@ class Trial:
             command=json.dumps([*command, str(self.engine / "venv/bin/vllm"), "serve"]),
             port=port or "auto",
             cache=self.cache,
+            ready=case.ready,
             restarts=", ".join(case.restarts),
         )
         path = self.folder / "trial.yaml"
