@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 GIB = 2**30
 #: Seconds by which the wall clocks of nodes may differ: more, and their log lines can't be read side by side.
 CLOCK = 2.0
+#: Bytes free in /dev/shm below which no engine of several ranks starts; it is also what Docker gives a container.
+SHM_LEAST = 64 << 20
 #: Seconds for a checkpoint's manifest and all the rest.
 LIMIT = 120.0
 
@@ -39,7 +41,7 @@ def problems(profile: Profile, access: Mapping[str, Access]) -> list[str]:
     seen: dict[str, Seen] = {}
     with ThreadPoolExecutor(max(1, len(access))) as pool:
         for node, answer in zip(
-            profile.nodes, pool.map(lambda n: _ask(profile, n, access[n.name]), profile.nodes), strict=True
+            profile.nodes, pool.map(lambda n: _ask(profile, access[n.name]), profile.nodes), strict=True
         ):
             if isinstance(answer, Seen):
                 seen[node.name] = answer
@@ -48,8 +50,8 @@ def problems(profile: Profile, access: Mapping[str, Access]) -> list[str]:
     return found + judge(profile, seen)
 
 
-def _ask(profile: Profile, node: Node, access: Access) -> Seen | str:
-    process, container = profile.launch.process, profile.launch.container
+def _ask(profile: Profile, access: Access) -> Seen | str:
+    node, process, container = access.node, profile.launch.process, profile.launch.container
     command = nodes_docker.docker(node) if container is not None else nodes_docker.engine_words(profile, node)
     docker = None
     sources: list[str] = []
@@ -122,6 +124,7 @@ def _alone(profile: Profile, node: Node, data: Mapping[str, Any]) -> list[tuple[
             out.append((".checkpoint", f"{path} is not there"))
         elif profile.engine.revision and manifest["revision"] and manifest["revision"] != profile.engine.revision:
             out.append((".checkpoint", f"revision {manifest['revision']}, expected {profile.engine.revision}"))
+    out += _shm(profile, data["shm_free"])
     out += [
         ("", f"{path} in /dev/shm holds {size} GiB and nobody has changed it for ten minutes")
         for path, size in data["shm_stale"]
@@ -129,6 +132,15 @@ def _alone(profile: Profile, node: Node, data: Mapping[str, Any]) -> list[tuple[
     out += [(".container.volumes", f"{path} is not there; make it first") for path in data["sources"]]
     out += _container(profile, data)
     return out + _gpus(profile, node, data["gpu"]) + [("", t) for t in _host_memory(profile, node, data)]
+
+
+def _shm(profile: Profile, free: int | None) -> list[tuple[str, str]]:
+    """A /dev/shm that is full: ranks talk through it. That of a container is its own, unless it shares the host's."""
+    container = profile.launch.container
+    if free is None or free >= SHM_LEAST or (container is not None and container.ipc != "host"):
+        return []
+    text = f"{free / 2**20:.1f} MiB are free in /dev/shm, and ranks talk through it; expected 64 MiB or more"
+    return [("", text)]
 
 
 def _container(profile: Profile, data: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers_nodes import needs_namespaces
 from helpers_profile import read
 
 from pytest_startup.launch.nodes.gpus import parse_csv
@@ -222,3 +227,31 @@ def test_rendezvous():
     same = missing({"head": stand(head), "worker": stand(worker)}, both, 20.0, 10.0)
     assert same is not None
     assert "none reaches the other: a wrong port, or a network cut" in same.text
+
+
+def test_a_full_shm_unless_containers_have_their_own():
+    (found,) = said(node(shm_free=3 << 20))
+    assert "node worker: 3.0 MiB are free in /dev/shm, and ranks talk through it; expected 64 MiB or more" in found
+    container = f"{{container: {{image: 'sha256:{'1' * 64}', network: host IPC}}, port: 8000}}"
+    docker = {"error": None, "image": "sha256:1", "taken": None}
+    for ipc, reasons in (("", 0), (", ipc: host", 1)):
+        body = TEXT.replace("ARGS", "").replace("{process: {command: [vllm, serve]}, port: 8000}", container)
+        profile = read(body.replace(" IPC", ipc).replace("{kind: process}", "{kind: fresh-container}"))
+        assert len(judge(profile, {"worker": Seen(node(shm_free=0, docker=docker))})) == reasons
+
+
+@needs_namespaces
+def test_a_shm_that_is_really_full_is_seen_on_its_node():
+    """A tmpfs of 1 MiB, filled, in a mount namespace of the test's own."""
+    program = (
+        "import json, sys; from pytest_startup.launch.nodes.inspect import inspect; "
+        "open('/dev/shm/all', 'wb').write(b'x' * (1 << 20)); "
+        "print(json.dumps(inspect(json.loads(sys.argv[1]))))"
+    )
+    asked = dict.fromkeys(("ports", "locks", "gpus", "checkpoint", "caches", "files", "sources"), ())
+    asked |= {"address": "127.0.0.1", "command": "sh", "cwd": "/", "path": None, "docker": None, "look_at_gpus": False}
+    small = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/dev/shm"]
+    run = ["unshare", "--mount", "--", "sh", "-c", '"$@" && exec "$0" -c "$PROGRAM" "$ASKED"', sys.executable, *small]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "PROGRAM": program, "ASKED": json.dumps(asked)}
+    done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout)["shm_free"] == 0

@@ -80,7 +80,25 @@ def test_the_example_uses_every_key():
             yield from used(inner, at)
 
     found = {key for node in parse(FULL.encode()).data["nodes"].values() for key in used(node, "")}
-    assert set(keys(profile_schema()["$defs"]["node"], "")) - found == {".start_when.log"}  # it is that or a port
+    either_or = {".start_when.log", ".reach.context"}  # a port or a line; one way to a node
+    assert set(keys(profile_schema()["$defs"]["node"], "")) - found == either_or
+
+
+def test_a_docker_context_is_a_way_to_a_node():
+    body = BASE.replace("192.0.2.2}", "192.0.2.2, reach: {context: gb10-b}}")
+    assert read(body).nodes[1].reach == n.Reach("context", "gb10-b")
+    ways = "p.yaml:8: nodes.worker.reach: expected local, {ssh: TARGET}, {context: NAME} or {namespace: NAME}"
+    assert ways in errors(body.replace("gb10-b}", "gb10-b, ssh: x}"))
+
+
+def test_same_container_is_refused_with_nodes():
+    container = f"{{container: {{image: 'sha256:{'1' * 64}', network: host}}, port: 8000}}"
+    body = BASE.replace("{process: {command: [vllm, serve]}, port: 8000}", container)
+    expected = (
+        "p.yaml:5: restarts.0.kind: with nodes every container is a fresh one: a stop removes it; expected "
+        "fresh-container (caches stay in volumes)"
+    )
+    assert expected in errors(body.replace("{kind: process}", "{kind: same-container}"))
 
 
 def test_the_first_node_serves_unless_another_one_says_so():

@@ -190,3 +190,15 @@ def test_words_with_spaces_and_quotes_survive_the_login_shell(sshd):
         assert done.stdout == "".join(f"{w}|" for w in words[2:])
     finally:
         master.close()
+
+
+def test_the_host_of_a_docker_context_is_a_target(sshd):
+    master = SshMaster("ssh://root@10.78.0.2:22", sshd.config)
+    try:
+        master.open()
+        done = subprocess.run(
+            master.command(["echo", "there"]), capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL
+        )
+        assert done.stdout == "there\n"
+    finally:
+        master.close()

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reach:
-    """The way to a node. ``kind``: local, ssh, namespace.
+    """The way to a node. ``kind``: local, ssh, namespace, context.
 
     ``target`` is what ``ssh`` takes (a host of the operator's own configuration), or the name of a network namespace of
-    this machine (``/run/netns/NAME``). ``config`` replaces the operator's ssh configuration.
+    this machine (``/run/netns/NAME``), or of a Docker context of the operator. ``config`` replaces the operator's ssh
+    configuration.
     """
 
     kind: str = "local"

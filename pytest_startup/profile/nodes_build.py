@@ -83,7 +83,7 @@ def _step(b: Builder, data: Mapping[str, Any]) -> Step:
 def _reach(b: Builder, data: Any) -> Reach:
     if isinstance(data, str):
         return Reach(data)
-    kind = next(k for k in ("ssh", "namespace") if k in data)
+    kind = next(k for k in ("ssh", "namespace", "context") if k in data)
     return Reach(kind, b.text(data[kind]), b.path(data["config"]) if "config" in data else None)
 
 

@@ -107,9 +107,9 @@ def _addresses(nodes: Mapping[str, Any]) -> Wrong:
                 yield ("nodes", name, "address"), f"{address} is also the address of {seen[key]}; expected its own"
             seen.setdefault(key, name)
         if isinstance(reach, dict):
-            ways = [k for k in ("ssh", "namespace") if k in reach]
+            ways = [k for k in ("ssh", "namespace", "context") if k in reach]
             if len(ways) != 1:
-                yield ("nodes", name, "reach"), "expected local, {ssh: TARGET} or {namespace: NAME}"
+                yield ("nodes", name, "reach"), "expected local, {ssh: TARGET}, {context: NAME} or {namespace: NAME}"
             elif "config" in reach and ways != ["ssh"]:
                 yield ("nodes", name, "reach", "config"), "an ssh configuration; expected it beside ssh only"
             target = reach.get("ssh")
@@ -118,7 +118,7 @@ def _addresses(nodes: Mapping[str, Any]) -> Wrong:
             space = reach.get("namespace")
             if isinstance(space, str) and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", space):
                 yield ("nodes", name, "reach", "namespace"), f"{space!r} is no name of a namespace (see: ip netns list)"
-            if ways == ["ssh"]:
+            if ways in (["ssh"], ["context"]):
                 yield from _absolute(name, node)
 
 

@@ -191,6 +191,10 @@ def _restarts(data: Mapping[str, Any]) -> Wrong:
         kinds = NODES_KINDS if "nodes" in data else RESTART_KINDS
         legal = kinds.get(given[0]) if len(given) == 1 else None
         if legal and kind in ("process", "same-container", "fresh-container") and kind not in legal:
+            if kind == "same-container" and "nodes" in data:
+                text = "with nodes every container is a fresh one: a stop removes it; expected fresh-container"
+                yield ("restarts", index, "kind"), f"{text} (caches stay in volumes)"
+                continue
             yield (
                 ("restarts", index, "kind"),
                 f"{kind} needs launch.{'process' if kind == 'process' else 'container'}; "

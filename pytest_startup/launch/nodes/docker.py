@@ -32,7 +32,7 @@ def container_name(profile: Profile, node: Node) -> str:
 def gpus_of(profile: Profile, node: Node) -> tuple[str, ...]:
     """The GPUs that the engine gets on this node: the node's own key, else that of all containers."""
     container = profile.launch.container
-    return tuple(node.gpus) or (tuple(container.gpus) if container is not None else ())
+    return tuple(node.gpus) or (tuple(container.gpus or ()) if container is not None else ())
 
 
 def run_command(

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pytest_startup.launch.base import LaunchError, StartPlan
+from pytest_startup.launch.nodes import contexts as nodes_contexts
 from pytest_startup.launch.nodes import docker as nodes_docker
 from pytest_startup.launch.nodes.caches import from_json, to_json
 from pytest_startup.launch.nodes.member import Member
@@ -35,16 +36,24 @@ class NodesLauncher:
         self._swept = False
 
     def access(self, profile: Profile) -> Mapping[str, Access]:
-        """The ways to all nodes; nothing is connected by asking."""
+        """The ways to all nodes; nothing is connected by asking. LaunchError: a context that leads nowhere."""
         for node in profile.nodes:
-            self._access.setdefault(node.name, Access(node))
+            if node.name not in self._access:
+                try:
+                    self._access[node.name] = Access(nodes_contexts.resolved(node))
+                except LaunchError as error:
+                    raise LaunchError(f"{profile.place(f'nodes.{node.name}.reach')}: {error}") from None
         return self._access
 
     def preflight(self, profile: Profile) -> Sequence[str]:
         """All nodes, all reasons; starts and changes nothing. See ``preflight_nodes``."""
         from pytest_startup.preflight_nodes import problems
 
-        return problems(profile, self.access(profile))
+        try:
+            access = self.access(profile)
+        except LaunchError as error:
+            return [str(error)]
+        return problems(profile, access)
 
     def start(self, plan: StartPlan) -> NodesRunning:
         """Start and return once all nodes that wait for nothing have been started. Raises LaunchError; then nothing of
@@ -63,7 +72,7 @@ class NodesLauncher:
             kept = spared.get(node.name)
             if kept is not None:
                 kept.go_on(plan.folder, news.set)
-            members.append(kept or Member(node, access[node.name], plan.folder, redactor, news.set))
+            members.append(kept or Member(access[node.name].node, access[node.name], plan.folder, redactor, news.set))
 
         def spec(member: Member) -> Mapping[str, Any]:
             return node_spec(plan, member.node, redactor, send_files(plan.profile, access[member.node.name]))
