@@ -27,6 +27,8 @@ class GatePlugin:
         self.worker = hasattr(config, "workerinput")
         self.closed = False
         self.red: list[pytest.TestReport] = []
+        self.offered: list[nodes.GateItem] = []
+        self.deselected: set[int] = set()
 
     # collection ------------------------------------------------------------------------------------------------------
 
@@ -62,6 +64,11 @@ class GatePlugin:
             for path in self.session.options.profiles:
                 added += session.genitems(nodes.GateFile.of(session, path, self.session.run(path)))
             items[:0] = added
+        self.offered = [item for item in items if isinstance(item, nodes.GateItem)]
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Left out by -k, -m, --deselect, --lf or another plugin that says so: pytest counts and shows them."""
+        self.deselected.update(id(item) for item in items)
 
     def only_looks(self) -> bool:
         """``--collect-only`` and ``--setup-plan`` judge nothing."""
@@ -98,6 +105,8 @@ class GatePlugin:
         gate_items = [item for item in session.items if isinstance(item, nodes.GateItem)]
         for run in self.session.runs.values():
             run.result.selected = [(i.start, i.name) for i in gate_items if i.run is run]
+            silent = [i for i in self.offered if i.run is run and id(i) not in self.deselected]
+            run.result.hidden = [pair for i in silent if (pair := (i.start, i.name)) not in run.result.selected]
         if self.worker:
             from pytest_startup.distribution import write_groups
 
@@ -161,7 +170,8 @@ class GatePlugin:
         self.close()
         if self.worker:
             self.config.workeroutput["startup"] = {  # type: ignore[attr-defined]
-                key: {"notes": list(result.notes)} for key, result in self.session.results().items()
+                key: {"notes": list(result.notes), "hidden": [list(pair) for pair in result.hidden]}
+                for key, result in self.session.results().items()
             }
             return
         if self.only_looks():
@@ -252,6 +262,7 @@ class Distributed:
         for key, data in getattr(node, "workeroutput", {}).get("startup", {}).items():
             result = self.plugin.session.results()[key]
             result.notes += [note for note in data["notes"] if note not in result.notes]
+            result.hidden = [(start, check) for start, check in data["hidden"]]
 
     def pytest_unconfigure(self) -> None:
         self.groups.remove()

@@ -197,3 +197,25 @@ def test_without_a_profile_nothing_is_collected_and_nothing_said(pytester: pytes
         line for line in result.outlines if not line.startswith("plugins: ")
     ]  # pytest's own list of what is installed
     assert [line for line in told if "startup" in line] == []
+
+
+@pytest.mark.parametrize(("hidden", "outside"), [("kv", False), ("", False), ("kv", True)])
+def test_checks_that_a_conftest_hides_are_no_selection_of_the_user(
+    pytester: pytest.Pytester, hidden: str, outside: bool
+) -> None:
+    """A repository's filter of its own tests, which knows nothing of gates, must not make the run green."""
+    use(pytester)
+    conftest = pytester.path / "conftest.py"
+    conftest.write_text(
+        f"{conftest.read_text()}\n\n@pytest.hookimpl(trylast=True)\ndef pytest_collection_modifyitems(items):\n"
+        f"    items[:] = [i for i in items if 'yaml::' not in i.nodeid or {hidden!r} and i.name != {hidden!r}]\n"
+    )
+    pytester.makepyfile("def test_of_their_own(): pass")
+    xdist = ("-p", "xdist", "-n", "1") if outside else ()
+    result = run(pytester, *xdist, outside=outside)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    count = 3 if hidden else 9
+    result.stdout.fnmatch_lines(
+        [f"INCOMPLETE  * {count} were taken out by another plugin or a conftest without a word.*"]
+    )
+    assert run(pytester, "-k", "of_their_own", *xdist, outside=outside).ret == pytest.ExitCode.OK

@@ -57,7 +57,8 @@ class StartRow:
 
 @dataclass
 class ProfileResult:
-    """One profile of a run. ``expected`` are all (start, check) of the gate, ``selected`` those pytest was to run."""
+    """One profile of a run. ``expected`` are all (start, check) of the gate, ``selected`` those pytest was to run,
+    ``hidden`` those that something took out of the collection without a word."""
 
     key: str
     name: str
@@ -68,6 +69,7 @@ class ProfileResult:
     rows: dict[str, StartRow] = field(default_factory=dict)
     results: dict[tuple[str, str], ItemResult] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    hidden: Sequence[tuple[str, str]] = ()
 
     def add(self, data: Mapping[str, Any]) -> ItemResult:
         """Merge what one report carried (``to_wire``); a later report of the same start knows more."""
@@ -86,8 +88,8 @@ class ProfileResult:
 
     @property
     def unreported(self) -> list[tuple[str, str]]:
-        """What pytest was to run and never reported: skipped by others, or the run stopped early."""
-        return [key for key in self.selected if key not in self.results]
+        """What pytest was to run and never reported: skipped or hidden by others, or the run stopped early."""
+        return [key for key in (*self.selected, *self.hidden) if key not in self.results]
 
     @property
     def red(self) -> list[ItemResult]:

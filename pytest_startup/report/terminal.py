@@ -178,6 +178,8 @@ def verdict_line(result: ProfileResult) -> str:
     what = f"{'; '.join(names)}. " if names else ""
     if result.status == "INCOMPLETE":
         what = "no acceptance from a part of the gate. " if result.results else "none of its checks was run. "
+        if result.hidden:
+            what += f"{len(result.hidden)} were taken out by another plugin or a conftest without a word. "
     return f"{result.status}  {what}{counts_text(result)}"
 
 
