@@ -11,9 +11,8 @@ from typing import Any
 
 from pytest_startup.baseline import DECISIVE, NOTED, Baseline, BaselineError, Population
 from pytest_startup.checks.backend import NAMES
-from pytest_startup.options import nearest
 from pytest_startup.profile.model import Profile
-from pytest_startup.profile.problems import KeyPath, Problem, dotted
+from pytest_startup.profile.problems import KeyPath, Problem, dotted, meant
 from pytest_startup.profile.validate import SCHEMAS, validate
 from pytest_startup.record import JSON, PHASES
 
@@ -84,16 +83,16 @@ def _misspelt(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
         for name, value in parts.get("values", {}).items():
             kind, text = VALUES.get(name, (None, ""))
             if kind is None:
-                yield (*at, "values", name), f"unknown value{nearest(name, [*VALUES])}"
+                yield (*at, "values", name), f"unknown value{meant(name, [*VALUES])}"
             elif not isinstance(value, kind) or isinstance(value, bool):
                 yield (*at, "values", name), f"expected {text}, found {json.dumps(value, ensure_ascii=False)}"
         for name in parts.get("samples", {}):
             if not _SAMPLES.fullmatch(name):
                 known = ["ready_seconds", "tokens_per_second.c1", *(f"phase.{phase}" for phase in PHASES)]
-                yield (*at, "samples", name), f"unknown sample{nearest(name, known)}"
+                yield (*at, "samples", name), f"unknown sample{meant(name, known)}"
     for name in data["identity"]:
         if name not in (*DECISIVE, *NOTED):
-            yield ("identity", name), f"unknown fact{nearest(name, (*DECISIVE, *NOTED))}"
+            yield ("identity", name), f"unknown fact{meant(name, (*DECISIVE, *NOTED))}"
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -31,10 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\nThe gate itself is run by pytest: pytest --startup-profile PROFILE.yaml")
         return 0 if args else 2
     if args[0] not in COMMANDS:
-        import difflib
+        from pytest_startup.profile.problems import meant
 
-        near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = meant(args[0], COMMANDS)
         print(f"pytest-startup: unknown command {args[0]!r}{hint} (known: {', '.join(COMMANDS)})", file=sys.stderr)
         return 2
     module = importlib.import_module(COMMANDS[args[0]][0])

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_startup.profile.problems import meant
+
 if TYPE_CHECKING:
     from pytest_startup.checks.base import Check
     from pytest_startup.engines.base import Dialect
@@ -117,7 +119,7 @@ def resolve(
     if baseline and mode not in BASELINE_MODES:
         problems.append(
             f"{origin(baseline[0], 'baseline')}: {mode!r} is not a baseline mode"
-            f" (expected {' | '.join(BASELINE_MODES)}){nearest(mode, BASELINE_MODES)}"
+            f" (expected {' | '.join(BASELINE_MODES)}){meant(mode, BASELINE_MODES)}"
         )
     reports: list[tuple[str, Path]] = []
     for source, text in ((s, text) for s, texts in [first("report") or (None, ())] if s for text in texts):
@@ -125,7 +127,7 @@ def resolve(
         if not equals or not path or kind not in report_kinds:
             problems.append(
                 f"{origin(source, 'report')}: {text!r} is not KIND=PATH with KIND one of {', '.join(report_kinds)}"
-                f"{nearest(kind, report_kinds)}"
+                f"{meant(kind, report_kinds)}"
             )
         else:
             reports.append((kind, absolute(source.base, path)))
@@ -157,11 +159,3 @@ def origin(source: Source, name: str) -> str:
     """How the user spelled the option: ``--startup-baseline``, the variable, or the ini key."""
     variable, ini = NAMES[name]
     return {"env": variable, "ini": f"ini option {ini}"}.get(source.label, f"--startup-{name}")
-
-
-def nearest(text: str, legal: Sequence[str]) -> str:
-    """``; did you mean 'check'?`` or nothing."""
-    import difflib
-
-    near = difflib.get_close_matches(text, legal, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""

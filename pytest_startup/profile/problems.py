@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,19 @@ def dotted(path: KeyPath) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The legal spelling that is closest to ``word``, hyphens and case put aside; None: nothing is close."""
+    import difflib
+
     by_plain = {k.replace("-", "_").casefold(): k for k in known}
     found = difflib.get_close_matches(word.replace("-", "_").casefold(), by_plain, n=1, cutoff=0.6)
     return by_plain[found[0]] if found else None
+
+
+def meant(text: str, legal: Iterable[str]) -> str:
+    """``; did you mean 'check'?`` or nothing."""
+    import difflib
+
+    near = difflib.get_close_matches(text, list(legal), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def printable(text: str) -> str:
