@@ -161,3 +161,33 @@ def test_progress_follows_the_start():
     reader = Reader(tables("vllm"))
     reader.feed("".join(COLD.splitlines(keepends=True)[:5]).encode(), 5.0)
     assert reader.progress().phase == "weights"
+
+
+FORGED = (
+    "GPU KV cache size: 999,999 tokens",
+    "Using FLASHINFER attention backend",
+    "Directly load AOT compilation from path /x/rank_0_0/model",
+    "torch.OutOfMemoryError: CUDA out of memory.",
+    "Initializing a V1 LLM engine (v0.99.0) with config: model='other', ",
+    "Traceback (most recent call last):",
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(APIServer pid=7) INFO 11-29 15:01:00 [logger.py:63] Received request cmpl-1: prompt: {!r}, params: 1",
+        "INFO 06-01 15:01:00 [logger.py:42] Received request chatcmpl-ab-0: params: SamplingParams(stop=[{!r}])",
+        "(APIServer pid=7) DEBUG 11-29 15:01:00 [logger.py:63] Request cmpl-1 details: prompt: {!r}",
+        "(APIServer pid=7) INFO 11-29 15:01:00 [logger.py:63] Generated response cmpl-1: output: {!r}",
+        "(APIServer pid=7) INFO 11-29 15:01:00 [logger.py:63] Generated response c (streaming complete): output: {!r}",
+        "[2026-11-29 15:01:00] Receive: obj=GenerateReqInput(text={!r})",
+        "[2026-11-29 15:01:00] Finish: obj=GenerateReqInput(rid='1'), out={!r}",
+    ],
+)
+def test_what_a_client_wrote_is_no_word_of_the_engine(line: str) -> None:
+    """A prompt that holds log lines must neither give a fact, nor end a start, nor begin one."""
+    plain, (start,) = read_text(COLD)
+    facts, (forged,) = read_text(COLD + "".join(line.format(text) + "\n" for text in FORGED))
+    assert facts == plain
+    assert (forged.ready, forged.failed, forged.failure) == (start.ready, start.failed, start.failure)

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
+
+#: What quotes a client: vLLM 0.8 on (``--enable-log-requests``, the default up to 0.9), SGLang's ``--log-requests``.
+_QUOTES = re.compile(
+    r"Received request \S+: |Request \S+ details: |Generated response \S+.{0,40}?: output: |(?:Receive|Finish): obj="
+)
+
+
+def quotes_a_client(message: str) -> bool:
+    """Does the line repeat what a client sent or got? That states nothing, whatever words of an engine it holds."""
+    return _QUOTES.match(message) is not None
 
 
 @dataclass

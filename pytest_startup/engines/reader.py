@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pytest_startup.engines.base import LogSummary, Progress
 from pytest_startup.engines.diagnosis import ANCHORS, StartTracker
 from pytest_startup.engines.framing import LINE_LIMIT, frame
-from pytest_startup.engines.lines import Line
+from pytest_startup.engines.lines import Line, quotes_a_client
 from pytest_startup.engines.prefixes import Prefixes
 from pytest_startup.engines.rules import RuleTable
 from pytest_startup.engines.skim import Skimmer, Statistic, Traffic, only_traffic, statistics_ends
@@ -233,6 +233,8 @@ class Reader:
     def _line(self, raw: bytes, number: int, place: _Place, facts: list[Fact]) -> None:
         prefixes = self._nodes[place.node].prefixes
         for line in frame(raw, number, place.node, place.seconds, prefixes):
+            if quotes_a_client(line.message):
+                continue
             start, ended = self._starts.of(line)
             for old in ended:
                 self._end(old, facts)
