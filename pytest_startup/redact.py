@@ -1,6 +1,7 @@
 """Secrets out of everything that is written: in text, in JSON, and in a log that arrives in chunks.
 
-What is taken out: the values given (those of ``${VAR}``), also JSON- and URL-escaped and line by line; tokens by their
+What is taken out: the values given (those of ``${VAR}``), also JSON- and URL-escaped, in
+base64 and hexadecimal, and line by line; tokens by their
 form (``hf_…``, ``sk-…``, JSON web tokens …); ``Authorization`` headers; and the values of names that say secret,
 password, token or key (``HF_TOKEN=…``, ``--api-key …``, ``"client_secret": "…"``). Names of the trade stay readable:
 ``max_tokens``, ``eos_token``, ``tokenizer``, ``cache_key``. Pure: nothing is read, nothing is kept.
@@ -8,6 +9,7 @@ password, token or key (``HF_TOKEN=…``, ``--api-key …``, ``"client_secret": 
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import urllib.parse
@@ -188,6 +190,9 @@ class RedactedStream:
         return _masked(text, spans).encode("latin-1")
 
 
+_URLSAFE = str.maketrans("+/", "-_")
+
+
 def _forms(secret: str) -> Iterable[str]:
     """How a value may be spelled in what an engine prints: as it is, escaped, and each line of several."""
     for part in {secret, *(line.strip() for line in secret.splitlines() if len(line.strip()) >= 2 * SHORTEST)}:
@@ -199,6 +204,22 @@ def _forms(secret: str) -> Iterable[str]:
         ):
             if len(form) >= SHORTEST:
                 yield form
+        yield from _encoded(part.encode("utf-8", "surrogatepass"))
+
+
+def _encoded(value: bytes) -> Iterable[str]:
+    """A value in hexadecimal and base64 letters, whatever stands before and behind it (``user:…`` of a basic auth).
+
+    Of base64 only the letters that its neighbours can't change; of a value shorter than 8 bytes too few are left.
+    """
+    if len(value) < 2 * SHORTEST:
+        return
+    yield from (value.hex(), value.hex().upper())
+    for before in range(3):
+        whole = base64.b64encode(bytes(before) + value).decode().rstrip("=")
+        end = (before + len(value)) * 8 // 6
+        core = whole[(before * 8 + 5) // 6 : end]
+        yield from (core, core.translate(_URLSAFE))
 
 
 def _alternatives(forms: Iterable[str]) -> re.Pattern[str] | None:

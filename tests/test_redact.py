@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -70,6 +72,21 @@ def test_given_values_in_every_spelling() -> None:
     assert redactor.text(json.dumps({"x": 'pa"ss wörd'})) == f'{{"x": "{MASK}"}}'
     assert redactor.text("q=pa%22ss%20w%C3%B6rd") == f"q={MASK}"
     assert redactor.text("only line two key here") == f"only {MASK} here"
+
+
+@pytest.mark.parametrize("before", ["", "u", "us", "user:"])
+@pytest.mark.parametrize("after", ["", "x", "xy"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode, lambda data: data.hex().encode()])
+def test_given_values_inside_of_encoded_text(before: str, after: str, encode: Callable[[bytes], bytes]) -> None:
+    """At most a neighbour's bits of the value are left, and nothing else of the text is taken."""
+    value = "Tr0ub4dor?>~&3x"
+    encoded = encode(f"{before}{value}{after}".encode()).decode()
+    shown = Redactor([value]).text(f"x {encoded} y")
+    assert shown.startswith("x ")
+    assert shown.endswith(" y")
+    assert "[redacted]" in shown
+    left = shown[2:-2].partition("[redacted]")
+    assert len(left[0]) + len(left[2]) <= len(encoded) - len(value)
 
 
 def test_a_very_short_value_does_not_shred_the_text() -> None:
