@@ -48,6 +48,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _
         _alive_after(judging, start)
         _stalled(judging, start)
         _lost(judging, start)
+        _replaced(judging, start)
     _began_again(judging, start)
     if start.ready_seconds is not None:
         judging.numbers["ready s"] = round(start.ready_seconds, 2)
@@ -222,6 +223,20 @@ def _stalled(judging: common.Judging, start: StartRecord) -> None:
             [f"{common.who(f)}: {f.evidence.place()}" for f in facts[:4]],
             facts,
             ("the engine core is stuck behind an API server that still answers health with 200: restart it",),
+        )
+
+
+def _replaced(judging: common.Judging, start: StartRecord) -> None:
+    """Counters only grow in one process: a smaller one is that of another."""
+    facts = start.named("counters.reset")
+    if facts:
+        judging.failed(
+            "the engine's counters went down during the workload: not one server answered, but several, one by one or"
+            " in turn",
+            "one server from the first completion to the last",
+            [f.evidence.text for f in facts],
+            facts,
+            ("a server that was restarted in between, or a proxy in front of several, gives such counters",),
         )
 
 

@@ -41,11 +41,15 @@ _Sums = dict[tuple[str, "str | None"], tuple[float, str]]
 def counter_facts(before: str, after: str, where: str, seconds: float | None = None) -> list[Fact]:
     """What the counters of ``COUNTERS`` grew by between two Prometheus texts, one fact per counter and engine.
 
-    Unit tokens; source ``workload``. A counter that is not there has no fact; nor has one that went down (another
-    process answered in between). One that appeared in between counts from 0.
+    Unit tokens; source ``workload``. A counter that is not there has no fact; nor has one that went down: another
+    process answered then, which ``counters.reset`` says. One that appeared in between counts from 0.
     """
     old, new = _sums(before), _sums(after)
     facts = []
+    fell = [f"{c} {old[key][0]:g} to {value:g}" for key, (value, c) in new.items() if key in old and value < old[key][0]]
+    if fell:
+        text = f"counters went down during the workload: {', '.join(fell[:4])}"
+        facts.append(Fact("counters.reset", len(fell), Evidence("workload", where, text, seconds=seconds)))
     for (name, engine), (value, counter) in sorted(new.items(), key=lambda item: (item[0][0], item[0][1] or "")):
         was = old[name, engine][0] if (name, engine) in old else 0.0
         if not before.strip() or value < was:
