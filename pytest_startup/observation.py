@@ -36,7 +36,8 @@ CLOCK_SLACK = 5.0
 @dataclass
 class Seen:
     """What has been observed of a start so far, beside its logs. ``asked`` are facts of endpoints that are kept as
-    files; ``facts`` can't be had again. ``failure`` is as seen from outside, without the logs."""
+    files; ``facts`` can't be had again. ``failure`` is as seen from outside, without the logs. ``launch_clock`` is the
+    wall clock's time of the launch, as it told it then."""
 
     facts: list[Fact] = field(default_factory=list)
     asked: list[Fact] = field(default_factory=list)
@@ -44,6 +45,7 @@ class Seen:
     throughput: Sequence[ThroughputSample] = ()
     caches_before: Mapping[str, caches.Snapshot] = field(default_factory=dict)
     caches_after: Mapping[str, caches.Snapshot] | None = None
+    launch_clock: float | None = None
     health_seconds: float | None = None
     ready_seconds: float | None = None
     wall_seconds: float | None = None
@@ -97,7 +99,8 @@ class Observation:
         started = start_time(metrics)
         if started is None or self._seen.failure is not None:
             return
-        launched = time.time() - self._now()
+        now = time.time() - self._now()  # the same moment, unless the clock was set in between
+        launched = min(now, now if self._seen.launch_clock is None else self._seen.launch_clock)
         age = launched - started
         if age > CLOCK_SLACK:
             path = self._dialect.endpoints.metrics

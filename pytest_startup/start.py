@@ -150,6 +150,7 @@ class LiveStart:
                 seen.failure = Failure("launch", "refused", str(refused))
                 return
             sampler.start(self.running.launched_at)
+            seen.launch_clock = time.time() - (time.monotonic() - self.running.launched_at)
             stages.now("")
             if self._wait(self.running):
                 self.tools.tell(f"{self.plan.name}: ready after {seen.ready_seconds:.1f} s; completions and workload")

@@ -187,5 +187,12 @@ def test_an_engine_that_was_launched_again_within_its_start_is_not_ready() -> No
 
 
 def test_counters_that_went_down_are_those_of_another_server() -> None:
-    reset = fact("counters.reset", 2, source="workload", text="counters went down during the workload: a 9 to 1, b 7 to 0")
-    says(check(profile(), None, record(reset, completions=(answer(),)), None), FAILED, "not one server answered", "a 9 to 1")
+    reset = fact(
+        "counters.reset", 2, source="workload", text="counters went down during the workload: a 9 to 1, b 7 to 0"
+    )
+    says(
+        check(profile(), None, record(reset, completions=(answer(),)), None),
+        FAILED,
+        "not one server answered",
+        "a 9 to 1",
+    )

@@ -199,6 +199,22 @@ def test_start_time_of_the_process_tells_where_its_pids_are_unknown(age: float, 
             assert not running.done.is_set()
 
 
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+def test_a_clock_that_is_set_while_the_engine_starts_does_not_make_it_another_server(
+    monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    """After a reboot the clock is often set late: the engine's start time is told by the one or the other clock."""
+    began = time.time() + min(jump, 0.0) + 1.0
+    server = healthy(GOOD).on("/metrics", reply(200, f"process_start_time_seconds {began}\n".encode()))
+    running = watch(server, pids=None)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
+    with server, running:
+        result = running.wait(10)
+    assert result is not None
+    assert result.proof is not None
+
+
 def test_a_port_that_was_seen_closed_is_proof_enough() -> None:
     server = healthy(GOOD)
     running = watch(server, pids=None).start()

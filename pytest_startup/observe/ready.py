@@ -218,7 +218,8 @@ class ReadyWatch:
         answer = self._http.get(metrics) if metrics else None
         started = start_time(answer.text) if answer is not None and answer.ok else None
         if started is not None:
-            age = started - self._launch_clock
+            now = time.time() - self._target.since_launch()  # the same moment, unless the clock was set in between
+            age = started - min(self._launch_clock, now)
             text = (
                 f"process_start_time_seconds {started:.2f}, {abs(age):.1f} s {'after' if age >= 0 else 'before'} launch"
             )

@@ -46,7 +46,9 @@ def counter_facts(before: str, after: str, where: str, seconds: float | None = N
     """
     old, new = _sums(before), _sums(after)
     facts = []
-    fell = [f"{c} {old[key][0]:g} to {value:g}" for key, (value, c) in new.items() if key in old and value < old[key][0]]
+    fell = [
+        f"{c} {old[key][0]:g} to {value:g}" for key, (value, c) in new.items() if key in old and value < old[key][0]
+    ]
     if fell:
         text = f"counters went down during the workload: {', '.join(fell[:4])}"
         facts.append(Fact("counters.reset", len(fell), Evidence("workload", where, text, seconds=seconds)))
