@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from helpers_docker import TestEngine, need_engine
 from helpers_launch import isolate, until
-from helpers_nodes import needs_namespaces, network, plan
+from helpers_nodes import Sshd, gate, inside, needs_namespaces, network, plan, record
 
 from pytest_startup.launch.nodes.launcher import NodesLauncher
 from pytest_startup.profile.load import load
@@ -21,6 +22,7 @@ pytestmark = needs_namespaces
 PYTHON = str(Path(sys.executable).resolve())
 TESTS = Path(__file__).parent
 NODES = ("head", "worker")
+HEAD_LOG = "/tests/data/nodes/head-warm.log"
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +51,20 @@ def launcher():
 
 
 def profile(
-    folder: Path, engines, container: str, worker_keys: str = "", head_keys: str = "", image: str | None = None
+    folder: Path,
+    engines,
+    container: str,
+    worker_keys: str = "",
+    head_keys: str = "",
+    image: str | None = None,
+    worker_how: dict | None = None,
+    head_how: dict | None = None,
+    worker_reach: str | None = None,
 ):
     net, made = engines
     how = {
-        "head": json.dumps({"log": "/tests/data/nodes/head-warm.log"}),
-        "worker": json.dumps({"log": "/tests/data/nodes/worker-warm.log", "hang": "end"}),
+        "head": json.dumps(head_how or {"log": HEAD_LOG}),
+        "worker": json.dumps(worker_how or {"log": "/tests/data/nodes/worker-warm.log", "hang": "end"}),
     }
     text = f"""\
 schema: 1
@@ -77,7 +87,7 @@ nodes:
     container: {{docker_host: "{made["head"].url}"}}
 {head_keys}
   worker:
-    reach: {{namespace: {net}worker}}
+    reach: {worker_reach or f"{{namespace: {net}worker}}"}
     address: 10.78.0.2
     args: [--node-rank, "1", --headless]
     env: {{FAKE_ENGINE: {json.dumps(how["worker"])}}}
@@ -123,6 +133,80 @@ def test_a_container_per_node(engines, launcher, tmp_path):
     assert {one.node for one in left if one.kind == "container"} == set(NODES)
     assert [containers(engines[1][n]) for n in NODES] == [[], []]
     assert "Application shutdown complete." in (tmp_path / "reference" / "head" / "engine.log").read_text()  # TERM came
+
+
+def facts(running, name: str) -> dict[str, list]:
+    out: dict[str, list] = {}
+    for fact in running.facts():
+        if fact.name == name:
+            out.setdefault(fact.node, []).append(fact)
+    return out
+
+
+def test_who_runs_on_each_node(engines, launcher, tmp_path):
+    """Image, overlay file as the container sees it, memory and listener are of the container, on both nodes."""
+    patch = tmp_path / "loader.py"
+    patch.write_text("patched = True\n")
+    digest = hashlib.sha256(patch.read_bytes()).hexdigest()
+    files = f"{PLAIN}\n    files: [{{host: {patch}, path: /opt/loader.py, sha256: {digest}}}]"
+    made = profile(tmp_path, engines, files)
+    running = launcher.start(plan(made, tmp_path))
+    logged(running, "head", "Application startup complete.")
+    until(lambda: set(facts(running, "file.sha256")) == set(NODES), "the containers were looked at")
+    until(lambda: set(facts(running, "host.memory_peak")) == set(NODES), "and their memory")
+    for node in NODES:
+        (image,) = facts(running, "container.image")[node]
+        assert image.value == engines[1][node].image
+        (seen,) = facts(running, "file.sha256")[node]
+        assert (seen.value, seen.detail["path"]) == (digest, "/opt/loader.py")
+        (peak,) = facts(running, "host.memory_peak")[node]
+        assert peak.value > 0.005  # a Python with a server, GiB
+    assert running.owner().who == "ours"
+    assert all(one.released for one in running.stop())
+
+
+def test_a_rank_that_dies_in_a_container_is_named(engines, launcher, tmp_path):
+    child = {"name": "VLLM::Worker_TP1", "pid_file": "/tmp/rank.pid"}
+    how = {"log": "/tests/data/nodes/worker-warm.log", "hang": "end", "children": [child]}
+    made = profile(tmp_path, engines, PLAIN, worker_how=how)
+    running = launcher.start(plan(made, tmp_path))
+    logged(running, "worker", "Explicitly set")
+    worker = engines[1]["worker"]
+    until(lambda: "worker" in facts(running, "host.memory_peak"), "its processes are watched")
+    settle = time.monotonic() + 3.0  # a process counts as long-lived after 2 s
+    assert running.wait_exit(settle - time.monotonic()) is None
+    worker.docker("exec", "pytest-startup-pair-worker", "sh", "-c", "kill -9 $(cat /tmp/rank.pid)")
+    ended = running.wait_exit(3.0)
+    assert ended is not None
+    assert ended.node == "worker"
+    assert "VLLM::Worker_TP1" in ended.text
+    assert all(one.released for one in running.stop())
+
+
+def test_overlay_files_over_ssh_are_sent_compared_and_mounted(engines, launcher, tmp_path):
+    net, made = engines
+    patch = tmp_path / "loader.py"
+    patch.write_text("patched = True\n")
+    digest = hashlib.sha256(patch.read_bytes()).hexdigest()
+    files = f"{PLAIN}\n    files: [{{host: {patch}, path: /opt/loader.py, sha256: {digest}}}]"
+    with inside(net):
+        sshd = Sshd(tmp_path, net, "worker", "10.78.0.2")
+        try:
+            reach = f"{{ssh: 10.78.0.2, config: {sshd.config}}}"
+            built = profile(tmp_path, engines, files, worker_reach=reach)
+            assert launcher.preflight(built) == []
+            running = launcher.start(plan(built, tmp_path))
+            logged(running, "worker", "Explicitly set")
+            (one,) = containers(made["worker"])
+            (mount,) = [m for m in made["worker"].inspect(one)["Mounts"] if m["Destination"] == "/opt/loader.py"]
+            assert mount["Source"] != str(patch)  # it was sent
+            assert not mount["RW"]
+            until(lambda: "worker" in facts(running, "file.sha256"), "the worker's container was looked at")
+            assert facts(running, "file.sha256")["worker"][0].value == digest
+            assert all(left.released for left in running.stop())
+            launcher.close()
+        finally:
+            sshd.close()
 
 
 def test_a_killed_container_is_named_at_once_while_nobody_asks(engines, launcher, tmp_path):
@@ -189,6 +273,25 @@ def test_preflight_of_containers(engines, launcher, tmp_path):
     other = "sha256:" + "1" * 64
     reasons = launcher.preflight(profile(tmp_path, engines, PLAIN, image=other))
     assert [f"node {n}: there is no image {other}" in r for n, r in zip(NODES, reasons, strict=True)] == [True, True]
+
+
+def test_the_gate_accepts_a_pair_of_containers_by_what_runs_on_each_node(engines, tmp_path):
+    net, _ = engines
+    patch = tmp_path / "loader.py"
+    patch.write_text("patched = True\n")
+    digest = hashlib.sha256(patch.read_bytes()).hexdigest()
+    files = f"{PLAIN}\n    files: [{{host: {patch}, path: /opt/loader.py, sha256: {digest}}}]"
+    waits = "    start_when: {node: worker, log: 'Explicitly set', within: 60s}"
+    profile(tmp_path, engines, files, head_keys=waits, head_how={"log": HEAD_LOG, "kv_tokens": 524288})
+    rows = "".join(f"  - {{check: {c}, reason: a CPU}}\n" for c in ("graphs", "autotune", "backend"))
+    body = (tmp_path / "pair.yaml").read_text() + f"waive:\n{rows}"
+    done = gate(tmp_path, net, "-v", text=body, timeout=240)
+    assert done.returncode == 0, done.stdout
+    assert "ACCEPTED" in done.stdout
+    seen = record(tmp_path, "restart-1")
+    for name in ("container.image", "file.sha256", "host.memory_peak"):
+        assert {f["node"] for f in seen["facts"] if f["fact"] == name} == set(NODES), name
+    assert all(left["released"] for left in seen["cleanup"])
 
 
 def test_a_killed_daemon_is_an_end_with_a_name(engines, launcher, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, fact, profile, record, reference, says
@@ -10,7 +11,17 @@ from pytest_startup.checks.base import Outcome
 from pytest_startup.checks.registry import run
 from pytest_startup.launch.nodes.rendezvous import Stand, missing
 from pytest_startup.ledger.book import build
-from pytest_startup.profile.model import Expect, ExpectArtifacts, ExpectGraphs, ExpectLog, LogPattern
+from pytest_startup.profile.model import (
+    ContainerFile,
+    ContainerLaunch,
+    Expect,
+    ExpectArtifacts,
+    ExpectGraphs,
+    ExpectLog,
+    Launch,
+    LogPattern,
+)
+from pytest_startup.profile.nodes import Node
 from pytest_startup.record import Fact, StartRecord
 from pytest_startup.report.results import ItemResult, ProfileResult
 from pytest_startup.report.rows import start_row
@@ -77,7 +88,7 @@ def test_without_ranks_in_the_profile_those_that_speak_are_judged():
 
 def test_the_process_of_a_node_that_was_left_up_is_the_one_before():
     kernel = fact("host.kernel", "6.1", source="host", node="worker")
-    same = judged("identity", restarted(pid("worker", 12), kernel))
+    same = judged("identity", restarted(pid("worker", 12), kernel, loaded(1)))
     says(same, PASSED)
     says(judged("identity", restarted(pid("worker", 11))), FAILED, "nothing was restarted", "worker: pid 11")
 
@@ -141,3 +152,22 @@ def test_a_node_left_up_that_comes_to_no_rendezvous_again():
     assert found is not None
     assert found.nodes == ("worker",)
     assert "it was left up and does not come again: this engine needs all its nodes restarted" in found.text
+
+
+def test_image_and_files_are_shown_by_every_node():
+    """One that says nothing of its container is not covered by the others."""
+    image, digest = f"sha256:{'1' * 64}", "2" * 64
+    nodes = tuple(Node(n, f"192.0.2.{i}") for i, n in enumerate(("head", "worker"), 1))
+    container = ContainerLaunch(image, files=(ContainerFile(Path("/a.py"), "/in/a.py", digest),))
+    pinned = profile(launch=Launch(container=container), nodes=nodes)
+
+    def of(node: str, found: str = digest) -> tuple[Fact, Fact]:
+        file = fact("file.sha256", found, source="container", node=node, path="/in/a.py")
+        return fact("container.image", image, source="container", node=node), file
+
+    def judge(*facts: Fact):
+        return run("identity", pinned, None, reference(*facts), None)
+
+    says(judge(*of("head"), *of("worker")), PASSED)
+    says(judge(*of("head")), NOT_OBSERVABLE, "image of the running container on worker", "hash of /in/a.py on worker")
+    says(judge(*of("head"), *of("worker", "3" * 64)), FAILED, "worker")

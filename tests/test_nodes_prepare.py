@@ -109,6 +109,9 @@ def test_overlay_files_are_sent_and_compared(net, launcher, tmp_path):
     assert there != patch
     assert there.read_text() == "patched = True\n"
     assert there.stat().st_mode & 0o777 == 0o644
+    there.write_text("changed = True\n")
+    assert send_files(with_file(digest), access) == sent  # what lies there is not trusted
+    assert there.read_text() == "patched = True\n"
     with pytest.raises(LaunchError, match=f"overlay file {patch}: sha256 {digest}, expected {'0' * 64}"):
         send_files(with_file("0" * 64), access)
 

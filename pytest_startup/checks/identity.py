@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from pytest_startup.baseline import Baseline, mismatch
@@ -186,15 +187,22 @@ def _hex(text: str) -> set[str]:
     return set(re.findall(r"[0-9a-f]{64}", text))
 
 
+def _unseen(profile: Profile, facts: Sequence[Fact]) -> str:
+    """`` on worker``: the nodes that none of these facts is of, as a part of a sentence; empty if each has one."""
+    nodes = [n.name for n in profile.nodes if n.name not in {f.node for f in facts}]
+    return f" on {common.listed(nodes)}" if nodes else ""
+
+
 def _image(judging: common.Judging, profile: Profile, start: StartRecord) -> None:
     container = profile.launch.container
     if container is None:
         return
     facts = start.named("container.image")
     judging.saw(*facts)
-    if not facts:
+    where = _unseen(profile, facts)
+    if not facts or where:
         judging.not_observable(
-            "nothing shows the image of the running container",
+            f"nothing shows the image of the running container{where}",
             container.image,
             "the image id and repo digests of the container at the daemon",
             source="launch.container.image",
@@ -217,9 +225,14 @@ def _files(judging: common.Judging, profile: Profile, start: StartRecord) -> Non
         key = f"launch.container.files.{i}"
         facts = [f for f in start.named("file.sha256") if f.detail.get("path") in (pinned.path, str(pinned.host))]
         judging.saw(*facts)
-        if not facts:
+        where = _unseen(profile, facts)
+        if not facts or where:
             judging.not_observable(
-                f"nothing shows the hash of {pinned.path}", str(pinned.sha256), "file.sha256 of that path", source=key
+                f"nothing shows the hash of {pinned.path}{where}",
+                str(pinned.sha256),
+                "file.sha256 of that path",
+                [f for f in start.named("file.unreadable") if f.value == pinned.path],
+                source=key,
             )
         wrong = [f for f in facts if f.value != pinned.sha256]
         if wrong:

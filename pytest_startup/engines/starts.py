@@ -68,7 +68,7 @@ class Start:
     last_line: int = 0
     engine: str | None = None
     serving: bool = False
-    progressed: bool = False
+    progressed: set[str | None] = field(default_factory=set)
     stages: dict[str | None, int] = field(default_factory=dict)
     cores: set[str] = field(default_factory=set)
     bars: dict[tuple[object, ...], Fact] = field(default_factory=dict)
@@ -142,10 +142,10 @@ class Starts:
 
     def seen(self, start: Start, line: Line, facts: Sequence[Fact]) -> None:
         """Take note of what shows how far the start is."""
-        if not start.progressed:
-            start.progressed = any(f.name.startswith(_PROGRESS) for f in facts) or any(
-                text in line.text for text in _PROGRESS_TEXT
-            )
+        if line.node not in start.progressed and (
+            any(f.name.startswith(_PROGRESS) for f in facts) or any(text in line.text for text in _PROGRESS_TEXT)
+        ):
+            start.progressed.add(line.node)
         if not start.serving and any(text in line.text for text in SERVING_TEXT):
             start.serving = start.engine != "sglang" or any(text in line.text for text in _SGLANG_CLAIM)
 
@@ -157,11 +157,12 @@ class Starts:
 
     def _again(self, start: Start, line: Line, stage: int) -> bool:
         reached = start.stages.get(line.node, 0)
+        progressed = line.node in start.progressed  # a node may have come far before another one is launched
         if stage == BANNER:
-            return reached >= ARGUMENTS or (start.progressed and (reached > 0 or not start.stages))
+            return reached >= ARGUMENTS or (progressed and (reached > 0 or not start.stages))
         if stage == ARGUMENTS:
-            return reached >= CORE or (start.progressed and reached >= ARGUMENTS)
-        return start.progressed and (_core(line) in start.cores or not start.stages)
+            return reached >= CORE or (progressed and reached >= ARGUMENTS)
+        return progressed and (_core(line) in start.cores or not start.stages)
 
     def _next(self, node: str | None, start: Start) -> Start:
         index = start.index + 1

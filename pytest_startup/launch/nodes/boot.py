@@ -18,6 +18,8 @@ import pytest_startup
 MODULES = (
     "pytest_startup.launch",
     "pytest_startup.launch.base",
+    "pytest_startup.launch.container",
+    "pytest_startup.launch.container.processes",
     "pytest_startup.launch.environment",
     "pytest_startup.launch.identity",
     "pytest_startup.launch.locks",
@@ -27,6 +29,7 @@ MODULES = (
     "pytest_startup.launch.nodes.agent",
     "pytest_startup.launch.nodes.caches",
     "pytest_startup.launch.nodes.gpus",
+    "pytest_startup.launch.nodes.inside",
     "pytest_startup.launch.nodes.inspect",
     "pytest_startup.launch.nodes.keeper",
     "pytest_startup.launch.nodes.peers",

@@ -78,5 +78,30 @@ def node_facts(
             seconds = round(link.ours(free["lowest_at"]) - launched_at, 3) if at == "lowest" else None
             text = f"host.memory_available {value} GiB"
             out.append(fact("host.memory_available", value, "/proc/meminfo", text, "GiB", "host", seconds, at=at))
+    out += container_facts(node, link.event("container"))
     killed = (int(figures.data.get("oom", 0)), f"node {node}")
     return out + watch_facts(node, figures.peak, figures.lost, killed, redact)
+
+
+def container_facts(node: str, seen: Mapping[str, Any] | None) -> list[Fact]:
+    """``container.image`` (the id that runs, with its repo digests), ``.id``, ``.name``; ``file.sha256`` of each
+    overlay file as the container sees it, or ``file.unreadable``."""
+    if seen is None:
+        return []
+    where = f"container {seen['id'][:12]}"
+
+    def fact(name: str, value: JSON, text: str, place: str = where, **detail: JSON) -> Fact:
+        return Fact(name, value, Evidence("container", place, text[:400], node=node), node=node, detail=detail)
+
+    out = [
+        fact("container.image", seen["image"], f"image {seen['image']}", digests=list(seen["digests"])),
+        fact("container.id", seen["id"], seen["id"]),
+        fact("container.name", seen["name"], seen["name"]),
+    ]
+    for path, (digest, why) in seen["files"].items():
+        place = f"{where}:{path}"
+        if digest is not None:
+            out.append(fact("file.sha256", digest, f"sha256 {digest} in the container", place, path=path))
+        else:
+            out.append(fact("file.unreadable", path, str(why), place, path=path))
+    return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shutil
 import socket
 import stat
@@ -16,15 +17,31 @@ from pytest_startup.launch import locks, ports
 from pytest_startup.launch.nodes import gpus as nodes_gpus
 from pytest_startup.launch.nodes import steps as nodes_steps
 from pytest_startup.observe.host import host_facts, meminfo, shm_facts
+from pytest_startup.record import Evidence, Fact
 from pytest_startup.record_json import fact_to_json
 
 #: Files of a checkpoint that are hashed whole; all others count by name and size (a shard takes minutes to hash).
 _HASHED = 1 << 20
 
 
-def host(_: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The facts of ``observe.host.host_facts`` as JSON."""
-    return [fact_to_json(fact) for fact in host_facts()]
+def host(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The facts of ``observe.host.host_facts``, and ``engine.revision`` where a folder of ``checkpoint`` tells it."""
+    facts = host_facts()
+    for path in asked["checkpoint"]:
+        if found := revision(Path(path)):
+            facts.append(Fact("engine.revision", found, Evidence("host", path, f"revision {found}")))
+    return [fact_to_json(fact) for fact in facts]
+
+
+def revision(path: Path) -> str | None:
+    """The commit of a checkpoint that a hub has loaded: of its folder (``models--…``, by ``refs/main``) or snapshot."""
+    name = path.name if path.parent.name == "snapshots" else ""
+    if path.name.startswith("models--"):
+        try:
+            name = (path / "refs" / "main").read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return None
+    return name if re.fullmatch(r"[0-9a-f]{40}", name) else None
 
 
 def inspect(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,8 +120,7 @@ def manifest(path: Path) -> dict[str, Any]:
             continue
         files, size = files + 1, size + length
         shards += name.endswith((".safetensors", ".bin", ".gguf", ".pt"))
-    revision = path.name if len(path.name) == 40 and path.parent.name == "snapshots" else None
-    return {"files": files, "shards": shards, "size": size, "hash": digest.hexdigest(), "revision": revision}
+    return {"files": files, "shards": shards, "size": size, "hash": digest.hexdigest(), "revision": revision(path)}
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:

@@ -13,17 +13,19 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pytest_startup.launch import locks, ports
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.environment import engine_environment
 from pytest_startup.launch.nodes import steps as nodes_steps
+from pytest_startup.launch.nodes.inside import Inside
 from pytest_startup.launch.nodes.peers import Peers
 from pytest_startup.launch.nodes.pipe import LinkPump, Out
 from pytest_startup.launch.process.keeper import Keeper, Spec
 from pytest_startup.launch.process.pump import Pump
+from pytest_startup.launch.process.watch import Watch
 from pytest_startup.launch.watch_facts import oom_kills
 from pytest_startup.observe.host import meminfo
 from pytest_startup.observe.listeners import who_listens
@@ -40,7 +42,7 @@ class NodeSpec(Spec):
     ``own_env``, ``pass_env`` and ``gpus`` are what ``engine_environment`` takes, with this node's environment as the
     caller's. ``wanted``: locks to take here. ``alone``: we are in namespaces of our own (host name, /dev/shm).
     ``steps`` are run before the engine. ``docker``: the command that reaches the daemon of the engine's
-    containers, which carry ``label``; empty: there are none.
+    containers, which carry ``label``; empty: there are none. ``files``: paths in them whose hashes are wanted.
     """
 
     node: str = ""
@@ -56,6 +58,7 @@ class NodeSpec(Spec):
     steps: tuple[Mapping[str, Any], ...] = ()
     docker: tuple[str, ...] = ()
     label: str = ""
+    files: tuple[str, ...] = ()
 
 
 class NodeKeeper(Keeper):
@@ -70,6 +73,7 @@ class NodeKeeper(Keeper):
         self._heard = time.monotonic()
         self._lost = 0
         self._peers: Peers | None = None
+        self._inside: Inside | None = None
         self._oom_before = oom_kills()
         self._free_before = meminfo().get("MemAvailable")
         self._free_lowest: tuple[int, float] | None = None
@@ -78,7 +82,7 @@ class NodeKeeper(Keeper):
     @classmethod
     def prepare(cls, data: dict[str, Any], out: Out, unread: bytes) -> NodeKeeper | None:
         """From the message that asks for it; None when it can't be, which has then been said."""
-        for name in ("pass_env", "gpus", "docker", "steps"):
+        for name in ("pass_env", "gpus", "docker", "steps", "files"):
             data[name] = tuple(data[name])
         data["wanted"] = tuple((kind, name) for kind, name in data["wanted"])
         env = engine_environment(os.environ, data["own_env"], data["run_id"], data["pass_env"], data["gpus"])
@@ -124,6 +128,15 @@ class NodeKeeper(Keeper):
                 if self.spec.peers:
                     self._peers = Peers(self.spec.address, self.spec.key, self._missed, self._hears)
                     members["peer_port"] = self._peers.port
+            if self.spec.docker:
+                self._inside = Inside(
+                    self.spec.docker,
+                    self.spec.label,
+                    self.spec.files,
+                    members["at"],
+                    lambda seen: self._out.say("container", **seen),
+                )
+                self._inside.start()
         if event == "exit":
             members["oom"] = oom_kills() - self._oom_before
         if event == "ended" and self.spec.docker:
@@ -142,7 +155,7 @@ class NodeKeeper(Keeper):
         super()._tick()
         self._out.flush()
         self._look_at_memory()
-        lost = self._watch.lost
+        lost = self._processes().lost
         while self._lost < len(lost):
             pid, name, seconds = lost[self._lost]
             self._lost += 1
@@ -150,6 +163,11 @@ class NodeKeeper(Keeper):
                 self._out.say("rank", pid=pid, name=name, seconds=seconds)
         if self.spec.lease and time.monotonic() - self._heard > self.spec.lease:
             self._owner_died()
+
+    def _processes(self) -> Watch:
+        """The engine's own: those of its container, once it is seen, or what we have started."""
+        inside = self._inside.watch if self._inside is not None else None
+        return inside or self._watch
 
     def _look_at_memory(self) -> None:
         """The least that this host had left: the only witness where GPU and host share their memory."""
@@ -163,8 +181,12 @@ class NodeKeeper(Keeper):
 
     def _figures(self) -> dict[str, Any]:
         lowest = self._free_lowest
+        inside = self._inside.watch if self._inside is not None else None
+        peak = inside.peak if inside is not None else None
+        own = {"peak": asdict(peak) if peak is not None else None, "lost": inside.lost} if inside is not None else {}
         return {
             **super()._figures(),
+            **own,
             "oom": oom_kills() - self._oom_before,
             "free": {
                 "before": self._free_before,
@@ -186,7 +208,7 @@ class NodeKeeper(Keeper):
             self._peers.start(self.spec.node, command["peers"])
             self._out.say("introduced")
         elif do == "listens":
-            found = who_listens(int(command["port"]), {p.pid for p in self._watch.living()})
+            found = who_listens(int(command["port"]), {p.pid for p in self._processes().living()})
             self._out.say("listens", who=found.who, text=found.text)
         else:
             super()._obey(command)
@@ -194,6 +216,8 @@ class NodeKeeper(Keeper):
     def _end(self, limit: float, give_up: float) -> None:
         if self._peers is not None:
             self._peers.stop()
+        if self._inside is not None:
+            self._inside.pause()
         super()._end(limit, give_up)
 
 

@@ -213,6 +213,7 @@ def node_spec(plan: StartPlan, node: Node, redactor: Redactor, files: Mapping[st
         "peers": True,
         "docker": nodes_docker.docker(node) if container is not None else [],
         "label": f"{nodes_docker.LABEL}={run_id}",
+        "files": [f.path for f in container.files] if container is not None else [],
         "shown": list(argv),
         "proved_gpus": list(nodes_docker.gpus_of(plan.profile, node)),
     }

@@ -71,7 +71,10 @@ class Member:
         self._spec = spec
         self._argv = tuple(self._redactor.argv(spec["shown"]))
         link = self.access.link(alone=bool(spec["alone"]))
-        self.host = [_of_node(fact_from_json(f), self.node.name) for f in link.errand("host", 30.0, {})]
+        self.host = [
+            _of_node(fact_from_json(f), self.node.name)
+            for f in link.errand("host", 30.0, {"checkpoint": [str(p) for p in self.node.checkpoint]})
+        ]
         if spec["proved_gpus"]:
             self._computing = link.errand("computing", 60.0, {"gpus": spec["proved_gpus"]})
         link.log, link.news = self._take, self._changed
