@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from helpers_records import FAILED, NOT_EXERCISED, NOT_OBSERVABLE, PASSED, fact, profile, record, reference, says, tree
 
 from pytest_startup.baseline import Baseline, Population, cache_hashes
 from pytest_startup.checks.artifacts import check
-from pytest_startup.profile.model import Change, ExpectArtifacts, Restart
+from pytest_startup.profile.model import CacheFolder, Change, ExpectArtifacts, Profile, Restart
 from pytest_startup.record import CacheTree, Fact, StartRecord
 
 KEY, OTHER = "ab" * 32, "cd" * 32
@@ -167,6 +168,21 @@ def test_wiped_compile_caches_are_meant_to_be_written() -> None:
     wiping = profile(restarts=(Restart("restart-1", "process", wipe=("compile-cache",)),))
     start = record(saved(), caches_before=(tree({}),), caches_after=(tree({model(): "other"}),))
     says(check(wiping, cold(saved()), start, None), PASSED)
+
+
+def test_a_wiped_cache_that_the_profile_gives_no_kind() -> None:
+    """It is what the reference start kept in it; wiping another one makes no start cold."""
+    unnamed = (
+        CacheFolder("compile-cache", Path("/cache/compile-cache"), "other"),
+        CacheFolder("hub", Path("/cache/hub"), "other"),
+    )
+
+    def wiping(name: str) -> Profile:
+        return profile(caches=unnamed, restarts=(Restart("restart-1", "process", wipe=(name,)),))
+
+    start = record(saved(), caches_before=(tree({}),), caches_after=(tree({model(): "other"}),))
+    says(check(wiping("compile-cache"), cold(saved()), start, None), PASSED)
+    says(check(wiping("hub"), cold(saved()), start, None), FAILED, "written during a warm start")
 
 
 def test_recompiling_and_writing_can_be_allowed() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers_records import FAILED, PASSED, Outcome, answer, fact, profile, record, says
+from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, answer, fact, profile, record, says
 
 from pytest_startup.checks.ready import check
 from pytest_startup.profile.model import Engine, ExpectQuality, Prompt
@@ -196,3 +196,9 @@ def test_counters_that_went_down_are_those_of_another_server() -> None:
         "not one server answered",
         "a 9 to 1",
     )
+
+
+def test_a_log_that_broke_off_hides_what_went_wrong() -> None:
+    full = fact("log.incomplete", "no space left on device", source="process")
+    verdict = check(profile(), None, record(full, completions=(answer(),)), None)
+    says(verdict, NOT_OBSERVABLE, "the log of this start is incomplete", "no space left on device")

@@ -37,7 +37,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
     """Judges, apart from each other: missing or refused artifacts, the cache's key hash, and what was written."""
     judging = common.Judging("artifacts", "a line that a compiled artifact was loaded or saved, or a compile cache")
     restart = common.restart_of(profile, start)
-    warm = reference is not None and not common.wiped_kinds(profile, restart) & COMPILE_KINDS
+    warm = reference is not None and not common.wiped_kinds(profile, restart, reference) & COMPILE_KINDS
     book = build_ledger(start, profile.expect.autotune, profile.expect.artifacts, reference, warm)
     findings = [f for f in book.findings if f.tier != "autotune"]
     lines = start.named(*_LINES)

@@ -26,7 +26,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
     judging = common.Judging("autotune", "an autotune line of any rank in the log, or tuned records in a watched cache")
     wanted = profile.expect.autotune or ExpectAutotune()
     restart = common.restart_of(profile, start)
-    warm = reference is not None and "autotune" not in common.wiped_kinds(profile, restart)
+    warm = reference is not None and "autotune" not in common.wiped_kinds(profile, restart, reference)
     book = build_ledger(start, profile.expect.autotune, profile.expect.artifacts, reference, warm)
     log = ledger_log.read(start, book.workers)
     before = ledger_log.read(reference, book.workers) if reference else None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.base import Finding, Outcome, Verdict
+from pytest_startup.ledger.moves import places
 from pytest_startup.profile.model import Profile, Range, Restart
 from pytest_startup.record import JSON, Completion, Evidence, Fact, StartRecord
 
@@ -197,10 +198,21 @@ def restart_of(profile: Profile, start: StartRecord) -> Restart | None:
     return next((r for r in profile.restarts if r.name == start.name), None)
 
 
-def wiped_kinds(profile: Profile, restart: Restart | None) -> set[str]:
-    """Kinds (compile, autotune …) of the caches that were wiped before this restart."""
+def wiped_kinds(profile: Profile, restart: Restart | None, reference: StartRecord | None = None) -> set[str]:
+    """Kinds (compile, autotune …) of the caches that were wiped before this restart.
+
+    A cache that has no kind in the profile (``other``) is of those whose hash directories, as the log of the reference
+    start names them, it held.
+    """
     names = set(restart.wipe) if restart else set()
-    return {c.kind for c in profile.caches if c.name in names}
+    kinds = {c.kind for c in profile.caches if c.name in names}
+    unnamed = {c.name for c in profile.caches if c.name in names and c.kind == "other"}
+    if reference is not None and unnamed:
+        paths = [f.path for tree in reference.caches_after if tree.name in unnamed for f in tree.files]
+        for (tier, _), keys in places(reference).items():
+            if any(key in path for path in paths for key in keys):
+                kinds.add("autotune" if tier == "autotune" else "compile")
+    return kinds
 
 
 def changed_on_purpose(restart: Restart | None) -> str:

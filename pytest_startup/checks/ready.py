@@ -50,6 +50,14 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _
         _lost(judging, start)
         _replaced(judging, start)
     _began_again(judging, start)
+    for fact in start.named("log.incomplete"):
+        judging.not_observable(
+            f"the log of this start is incomplete: what went wrong behind the break is not seen ({fact.value})",
+            "a complete log",
+            "the lines behind the break",
+            [fact],
+            ("look at the free space of the artifacts folder",),
+        )
     if start.ready_seconds is not None:
         judging.numbers["ready s"] = round(start.ready_seconds, 2)
     return judging.verdict()
