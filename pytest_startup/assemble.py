@@ -83,12 +83,13 @@ def explained(failure: Failure | None, reading: LogReading, ready: bool, logs: S
     elsewhere = over and failure.node is not None and failure.node != node
     if cause is None or (said.kind in NEWS and (elsewhere or failure.kind in STRUCK)):
         return _seen_first(failure, said, phase if over and cause is None else failure.phase, node, cause, lines)
+    alike = failure.kind == said.kind  # both know that it was killed: we know who, and the line is its proof
     outside = "" if failure.kind == "ended" and not elsewhere else f"; {failure.summary}"
     return replace(
         said,
-        summary=said.summary + outside,
+        summary=failure.summary if alike else said.summary + outside,
         cause=cause,
-        rank=failure.rank if elsewhere else said.rank,
+        rank=failure.rank if elsewhere or alike else said.rank,
         node=failure.node if elsewhere else node,
         after_seconds=failure.after_seconds,
         phase=phase,

@@ -90,6 +90,18 @@ def test_what_the_peers_of_a_killed_rank_say_is_no_cause(tmp_path):
     assert final.last_lines[0].text == COMPLAINT.text
 
 
+def test_a_log_that_knows_of_the_kill_too_gives_the_line(tmp_path):
+    line = Evidence(
+        "log", "engine.log", "Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}", line=5
+    )
+    said = Failure("compile", "killed", "a process was killed from outside", line)
+    final = explained(KILLED, reading(said), False, logs(tmp_path)[:1])
+    assert final is not None
+    assert (final.summary, final.rank, final.phase, final.node) == (KILLED.summary, "TP1", "compile", "head")
+    assert final.cause is not None
+    assert final.cause.line == 5
+
+
 def test_a_rank_that_its_engine_killed_after_a_real_error_is_no_cause(tmp_path):
     """An engine that gives up ends its own workers, at last by SIGKILL."""
     line = Evidence("log", "engine.log", "torch.OutOfMemoryError", line=5)
