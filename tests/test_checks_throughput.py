@@ -103,3 +103,12 @@ def test_a_busy_host_is_shown_beside_the_noise() -> None:
 
 def test_not_asked_for() -> None:
     says(check(profile(), None, record(), None), NOT_OBSERVABLE, "expect.throughput asks for none")
+
+
+def test_answers_that_stop_early_keep_the_rate_and_are_no_full_answers() -> None:
+    whole = tuple(ThroughputSample(8, n, 8, 0, 512, 5.12) for n in range(7))
+    half = tuple(ThroughputSample(8, n, 8, 0, 256, 2.56) for n in range(7))
+    wanted = profile(expect={"throughput": WANTED})
+    verdict = check(wanted, reference(throughput=whole), record(throughput=half), None)
+    says(verdict, FAILED, "answers at concurrency 8 have 32.0 tokens, 64.0 on the reference start", "from reference")
+    says(check(wanted, reference(throughput=whole), record(throughput=whole), None), PASSED)

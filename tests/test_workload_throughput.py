@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from helpers_http import FaultServer, Reply, Request, completion, computed, http
 from pytest_startup.engines.base import Endpoints
 from pytest_startup.observe.http import Http
 from pytest_startup.profile.model import ExpectThroughput
-from pytest_startup.record import ThroughputSample
-from pytest_startup.workload.throughput import measure, requests_per_batch
+from pytest_startup.record import Completion, ThroughputSample
+from pytest_startup.workload.throughput import measure, requests_per_batch, why_not_counted
 from pytest_startup.workload.window import REUSED_PROMPTS, REUSED_TOKENS, counter_facts
 
 BEFORE = """\
@@ -205,3 +206,9 @@ def test_reused_prompts_that_are_refused_are_sent_as_fewer_words(server: FaultSe
 def test_without_a_metrics_endpoint_there_are_no_counter_facts(server: FaultServer) -> None:
     facts = run(server, ExpectThroughput(concurrency=(1,), output_tokens=4, repeats=1)).facts
     assert {f.name for f in facts} <= {"host.cpu_pressure"}
+
+
+def test_a_usage_of_more_tokens_than_were_asked_for_is_not_counted() -> None:
+    answer = Completion("throughput", "0", 200, text="a", completion_tokens=65, asked_tokens=64, finish_reason="length")
+    assert why_not_counted(answer) == "usage counts 65 completion tokens, 64 were asked for"
+    assert why_not_counted(replace(answer, completion_tokens=64)) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
@@ -10,6 +12,8 @@ from pytest_startup.record import Evidence, Fact, StartRecord, ThroughputSample
 from pytest_startup.workload.statistics import Decision, compare
 
 _KEY = "expect.throughput"
+#: Tokens per answer below this part of the reference start are fewer: end tokens are ignored, the number is asked for.
+SHORTER = 0.98
 
 
 def check(profile: Profile, reference: StartRecord | None, start: StartRecord, baseline: Baseline | None) -> Verdict:
@@ -41,6 +45,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
         if concurrency not in wanted.concurrency or not rates:
             continue
         _floor(judging, wanted, concurrency, rates)
+        _in_full(judging, concurrency, before.get(concurrency, ()), batches)
         accepted = known.samples.get(f"tokens_per_second.c{concurrency}") if known else None
         if accepted:
             _compare(judging, wanted, concurrency, accepted, rates, "baseline", busy)
@@ -81,6 +86,25 @@ def _failed_requests(judging: common.Judging, samples: dict[int, list[Throughput
                 [_evidence(concurrency, batches)],
                 ("a speed without its failed requests means nothing: look at the log of that time",),
             )
+
+
+def _in_full(
+    judging: common.Judging, concurrency: int, before: Sequence[ThroughputSample], now: Sequence[ThroughputSample]
+) -> None:
+    """Answers that stop early cost less, and a rate of tokens does not show it."""
+    old, new = (
+        [s.output_tokens / s.requests for s in batches if not s.failed and s.requests] for batches in (before, now)
+    )
+    if old and new and common.median(new) < SHORTER * common.median(old):
+        judging.failed(
+            f"answers at concurrency {concurrency} have {common.median(new):.1f} tokens, "
+            f"{common.median(old):.1f} on the reference start",
+            f"{common.median(old):.1f} tokens per answer",
+            [f"batch {s.repeat}: {s.output_tokens} tokens of {s.requests} requests" for s in now[:4]],
+            [_evidence(concurrency, list(now))],
+            ("the engine stops early: compare its generation config, its limits and what stands in between",),
+            "reference",
+        )
 
 
 def _floor(judging: common.Judging, wanted: ExpectThroughput, concurrency: int, rates: list[float]) -> None:

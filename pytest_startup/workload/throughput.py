@@ -131,6 +131,9 @@ class _Batches:
 
 def why_not_counted(answer: Completion) -> str | None:
     """Why a request counts as failed, else None. ``ignore_eos`` goes on past the end, so that its text may be empty."""
+    out, asked = answer.completion_tokens, answer.asked_tokens
+    if answer.status == 200 and not answer.error and out is not None and asked is not None and out > asked:
+        return f"usage counts {out} completion tokens, {asked} were asked for"
     if answer.status == 200 and not answer.error and not answer.text.strip():
         return None if answer.completion_tokens else "HTTP 200 without text and without tokens"
     return why_not_real(answer)
