@@ -15,6 +15,7 @@ from helpers_profile import read
 
 from pytest_startup.launch.nodes.gpus import parse_csv
 from pytest_startup.launch.nodes.inspect import file_system, manifest
+from pytest_startup.launch.nodes.peers import deaf
 from pytest_startup.launch.nodes.rendezvous import Stand, missing
 from pytest_startup.preflight_nodes import Seen, judge
 
@@ -255,3 +256,12 @@ def test_a_shm_that_is_really_full_is_seen_on_its_node():
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "PROGRAM": program, "ASKED": json.dumps(asked)}
     done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(done.stdout)["shm_free"] == 0
+
+
+def test_a_node_that_never_hears_another_is_deaf_and_not_cut_off():
+    told, heard = ("introduced", 5.0, {}), ("heard", 6.0, {"node": "worker"})
+    assert not deaf([], 100.0)  # told of nobody
+    assert not deaf([told], 14.0)  # not yet
+    assert deaf([told], 16.0)
+    assert not deaf([told, heard], 100.0)
+    assert deaf([told, heard, ("introduced", 50.0, {})], 100.0)  # the other one was restarted since

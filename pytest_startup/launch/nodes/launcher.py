@@ -78,7 +78,7 @@ class NodesLauncher:
             return node_spec(plan, member.node, redactor, send_files(plan.profile, access[member.node.name]))
 
         self._running = None
-        self._running = NodesRunning(plan, members, spec, news)
+        self._running = NodesRunning(plan, members, spec, news, self._notice)
         return self._running
 
     def snapshots(self, profile: Profile, earlier: Mapping[str, Snapshot], fresh: bool) -> Mapping[str, Snapshot]:

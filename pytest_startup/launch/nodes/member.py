@@ -14,6 +14,7 @@ from pytest_startup.launch.logfiles import LogFiles
 from pytest_startup.launch.memory import SHM
 from pytest_startup.launch.nodes.facts import Figures, node_facts
 from pytest_startup.launch.nodes.link import NodeLink
+from pytest_startup.launch.nodes.peers import deaf
 from pytest_startup.launch.nodes.reach import Access
 from pytest_startup.launch.nodes.rendezvous import Stand
 from pytest_startup.profile.nodes import Node
@@ -123,6 +124,10 @@ class Member:
         if met < self._introductions or not met:  # what it says is of the peers before
             return None
         return next(iter(silent.items()), None)
+
+    def deaf(self) -> bool:
+        """It was told of its peers a while ago, and has heard none."""
+        return self.link is not None and deaf(list(self.link.happened), time.monotonic())
 
     def tell_peers(self, peers: Mapping[str, list[object]]) -> None:
         if self.link is not None:

@@ -15,6 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 INTERVAL = 0.5
 #: Seconds without a word after which a peer that was heard before is missed: six datagrams in a row.
 SILENCE = 3.5
+#: Seconds after which a node that was told of its peers and heard none is deaf: something filters the datagrams.
+PATIENCE = 10.0
+
+
+def deaf(happened: Sequence[tuple[str, float, Mapping[str, object]]], now: float) -> bool:
+    """Has a node heard nobody since it was last told of its peers? ``happened``: events of its link with their time."""
+    told = [at for what, at, _ in happened if what == "introduced"]
+    if not told or now - told[-1] < PATIENCE:
+        return False
+    return not any(what == "heard" and at >= told[-1] for what, at, _ in happened)
 
 
 class Peers:

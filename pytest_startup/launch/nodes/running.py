@@ -28,11 +28,19 @@ class NodesRunning:
     ``members`` are in the order of their start; those in ``up`` run already (only the others were restarted).
     """
 
-    def __init__(self, plan: StartPlan, members: Sequence[Member], spec: Spec, news: threading.Event) -> None:
+    def __init__(
+        self,
+        plan: StartPlan,
+        members: Sequence[Member],
+        spec: Spec,
+        news: threading.Event,
+        notice: Callable[[str], None] | None = None,
+    ) -> None:
         self._plan = plan
         self._members = {m.node.name: m for m in members}
         self._spec = spec
         self._news = news
+        self._notice = notice
         self._exit: Exit | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -89,6 +97,7 @@ class NodesRunning:
             self._news.clear()
             for member in self._members.values():
                 member.flush()
+            self._tell_deaf()
             ended = self.exited()
             rest = end - time.monotonic()
             if ended is not None or rest <= 0:
@@ -224,6 +233,16 @@ class NodesRunning:
         peers: dict[str, list[object]] = {n: [self._members[n].node.address, p] for n, p in ports.items()}
         for member in self._members.values():
             member.tell_peers(peers)
+
+    def _tell_deaf(self) -> None:
+        """Once: nothing is concluded from a silence that was there from the beginning, and that should be known."""
+        names = [n for n, m in self._members.items() if m.deaf()] if self._notice is not None else []
+        if names and self._notice is not None:
+            self._notice(
+                f"{', '.join(names)}: no other node is heard there (is UDP between the nodes' addresses filtered?): "
+                "a cut between them would only be seen by a completion"
+            )
+            self._notice = None
 
     def _first_end(self) -> Exit | None:
         ends = [(m, e) for m in self._members.values() if (e := m.ended()) is not None]
