@@ -211,7 +211,7 @@ def test_a_kill_and_a_removal_by_somebody_else(engine, launcher, tmp_path):
 
 
 def test_a_restart_by_somebody_else_is_no_start_of_ours(engine, launcher, tmp_path):
-    running = launcher.start(container_plan(container_profile(engine, tmp_path)))
+    running = launcher.start(container_plan(container_profile(engine, tmp_path), {"ignore_term": "always"}))
     logged(running, "Starting")
     engine.docker("restart", "-t", "0", running.container)
     ended = running.wait_exit(10)
@@ -339,6 +339,47 @@ def test_exec_with_its_output_as_the_log(engine, launcher, tmp_path):
     assert all(one.released for one in running.stop())
     assert log_of(running).count("Application shutdown complete.") == 1
     assert not [fact for fact in running.facts() if fact.name == "log.incomplete"]
+
+
+def test_an_engine_that_only_its_container_may_signal(engine, launcher, tmp_path, monkeypatch):
+    """Who is in the group of the daemon's socket may not signal what root runs in a container."""
+    monkeypatch.setattr("pytest_startup.launch.container.exec.send", lambda *_: False)
+    fake = f"{TESTS}/fake_engine.py"
+    profile = container_profile(
+        engine, tmp_path, command=("sleep", "infinity"), exec_command=("python3", fake, "serve")
+    )
+    running = launcher.start(container_plan(profile))
+    logged(running, READY)
+    assert all(one.released for one in running.stop())
+    assert log_of(running).count("Application shutdown complete.") == 1
+
+
+def test_a_volume_that_only_the_daemon_may_enter(engine, launcher, tmp_path, monkeypatch):
+    """It is looked at through a container that is never started, and left as it is."""
+    from pathlib import Path
+
+    from pytest_startup.profile.model import CacheFolder
+
+    monkeypatch.setattr("pytest_startup.launch.container.caches.os.access", lambda *_: False)
+    cache = CacheFolder("compile-cache", Path("/cache/torch_compile_cache"), "compile", "/cache/torch_compile_cache")
+    profile = container_profile(
+        engine,
+        tmp_path,
+        volumes={"vllm-cache": "/cache"},
+        env={"VLLM_CACHE_ROOT": "/cache"},
+        caches=(cache,),
+    )
+    before = launcher.snapshots(profile, {}, True)
+    assert before["compile-cache"].tree.exists is False
+    assert engine.docker("volume", "ls", "-q") == ""  # looking makes no volume
+    running = launcher.start(container_plan(profile))
+    logged(running, READY)
+    running.stop()
+    seen = launcher.snapshots(profile, before, True)["compile-cache"].tree
+    assert (seen.exists, len(seen.files)) == (True, 1)
+    assert engine.labelled() == [running.container]
+    with pytest.raises(LaunchError, match=r"lies in vllm-cache, which uid 0 may not enter; run as root, or give"):
+        launcher.wipe(profile, cache, True)
 
 
 def test_long_lines_and_both_streams_arrive_whole(engine, launcher, tmp_path):

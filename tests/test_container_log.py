@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_startup.launch.container.daemon import DaemonLost, NotThere
+from pytest_startup.launch.container.daemon import DaemonLost, DaemonRefused, NotThere
 from pytest_startup.launch.container.log import LogPump, Position, Reading, split
 from pytest_startup.launch.container.watch import Boot, Watcher
 from pytest_startup.redact import Redactor
@@ -202,6 +202,9 @@ class Answers:
 
     def __init__(self, *answers):
         self.answers = list(answers)
+
+    def events(self, *_):
+        raise DaemonRefused("no events here")
 
     def inspect(self, *_):
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_startup.launch.container import options
-from pytest_startup.launch.container.checks import explain_refusal
+from pytest_startup.launch.container.checks import Checks, explain_refusal, left_out
 from pytest_startup.launch.container.facts import file_problems
 from pytest_startup.profile.model import ContainerFile, ContainerLaunch, Engine, Launch, Profile
 
@@ -188,3 +188,44 @@ def test_a_daemon_without_a_gpu_runtime(said):
 
 def test_any_other_refusal_is_the_daemon_s_own_text():
     assert explain_refusal("no space", profile(ContainerLaunch(IMAGE))) == "the container engine refused: no space"
+
+
+def test_limits_that_the_daemon_leaves_out():
+    """As a rootless dockerd 20.10 on control groups v1 does, with a warning behind the answer to create."""
+    limited = profile(ContainerLaunch(IMAGE, memory="1g", engine_options={"CpusetCpus": "0", "PidsLimit": -1}))
+    asked = options.host_config(limited, 8000)
+    assert left_out(limited, asked, {"Memory": 1 << 30, "CpusetCpus": "0"}) == []
+    assert left_out(limited, asked, {"Memory": 0, "CpusetCpus": "", "PidsLimit": None}) == [
+        "p.yaml:5: the daemon leaves Memory out (asked for 1073741824): it has no control group for it, as a "
+        "rootless one on control groups v1 (docker info warns of it); leave it out, or use a daemon that can",
+        "p.yaml:5: the daemon leaves CpusetCpus out (asked for 0): it has no control group for it, as a "
+        "rootless one on control groups v1 (docker info warns of it); leave it out, or use a daemon that can",
+    ]
+
+
+class Rootless:
+    """What ``info`` and ``version`` say of a rootless engine."""
+
+    def __init__(self, engine: str) -> None:
+        self.engine = engine
+
+    def info(self) -> dict[str, object]:
+        return {"SecurityOptions": ["name=seccomp,profile=default", "name=rootless"]}
+
+    def version(self) -> dict[str, object]:
+        return {"Components": [{"Name": self.engine}]}
+
+    def image(self, name: str) -> dict[str, object]:
+        return {"Id": name}
+
+
+@pytest.mark.parametrize(
+    ("engine", "network", "refused"),
+    [("Engine", "host", True), ("Engine", "bridge", False), ("Podman Engine", "host", False)],
+)
+def test_network_host_of_a_rootless_daemon(engine, network, refused, tmp_path):
+    of = profile(ContainerLaunch(IMAGE, network=network), port=None)
+    problems = Checks(Rootless(engine), of, tmp_path).all()
+    assert bool(problems) is refused
+    assert all("a rootless one, whose network host is not this host's" in problem for problem in problems)
+    assert all("use network: bridge, which publishes launch.port" in problem for problem in problems)

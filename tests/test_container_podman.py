@@ -11,6 +11,7 @@ from pytest_startup.dockerrun import inspected
 from pytest_startup.draft import from_run
 from pytest_startup.draftyaml import render
 from pytest_startup.launch.container import podman
+from pytest_startup.launch.container.log import Position, Reading
 from pytest_startup.profile.load import load_bytes
 
 SAID = json.loads((Path(__file__).parent / "data" / "containers" / "podman-4.3-container.json").read_text())
@@ -36,6 +37,22 @@ def test_one_that_is_being_stopped_still_runs():
 )
 def test_who_it_is(version, answer):
     assert podman.is_podman(version) is answer
+
+
+def test_pieces_of_lines_with_times_of_their_own():
+    """Podman stamps every piece that was written, with whole seconds: a line over a second's end is still one line."""
+    said = [
+        b"2026-11-29T21:40:47Z 0 ready\n",
+        b"2026-11-29T21:40:47Z 1",
+        b"2026-11-29T21:40:47Z  ",
+        b"2026-11-29T21:40:48Z two",
+        b"2026-11-29T21:40:48Z \n",
+        b"2026-11-29T21:40:49Z 2\n",
+        b"2026-11-29T21:40:50Z 3\n",
+    ]
+    taken: list[bytes] = []
+    assert Reading(Position(), lambda _, text: taken.append(text)).run(iter(said)) == 4
+    assert taken == [b"0 ready\n", b"1 two\n", b"2\n", b"3\n"]
 
 
 def test_a_profile_from_a_container_of_podman(tmp_path):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.container.daemon import Daemon, NotThere
 from pytest_startup.launch.container.facts import ArchiveReader
-from pytest_startup.launch.container.options import host_path
+from pytest_startup.launch.container.options import host_path, mounts
 from pytest_startup.launch.wiping import WipeRefused, wipe
 from pytest_startup.observe.caches import Snapshot, snapshot, snapshot_tar
 from pytest_startup.profile.model import CacheFolder, ContainerLaunch
@@ -22,8 +24,8 @@ from pytest_startup.record import CacheTree
 class ContainerCaches:
     """The caches of one container profile. Raises DaemonLost and DaemonRefused where the daemon has to be asked."""
 
-    def __init__(self, daemon: Daemon, container: ContainerLaunch) -> None:
-        self._daemon, self._container = daemon, container
+    def __init__(self, daemon: Daemon, container: ContainerLaunch, labels: Mapping[str, str]) -> None:
+        self._daemon, self._container, self._labels = daemon, container, labels
 
     def look(self, cache: CacheFolder, made: str | None, before: Snapshot | None) -> Snapshot:
         """``made``: id of the container that holds what is in no volume; None: there is none yet."""
@@ -33,17 +35,56 @@ class ContainerCaches:
         if folder is not None:
             return snapshot(cache.name, folder, kind=cache.kind, before=before)
         empty = Snapshot(CacheTree(name=cache.name, path=cache.container, exists=False))
-        if made is None:
-            return empty
+        with self._holder(cache.container, made) as holder:
+            if holder is None:
+                return empty
+            try:
+                pieces = self._daemon.archive(holder, cache.container)
+            except NotThere:
+                return empty
+            try:
+                stream = cast("IO[bytes]", ArchiveReader(pieces))
+                return snapshot_tar(cache.name, cache.container, stream, kind=cache.kind)
+            finally:
+                pieces.close()
+
+    @contextlib.contextmanager
+    def _holder(self, inside: str, made: str | None) -> Iterator[str | None]:
+        """A container that has this path: ``made``, or one that is only created, never started, for a volume or folder
+        that is the daemon's to enter and not ours. None: there is no such thing yet."""
+        mount = None if made is not None else self._mount_of(inside)
+        if made is not None or mount is None:
+            yield made
+            return
+        body = {
+            "Image": self._container.image,
+            "Cmd": ["true"],
+            "Labels": dict(self._labels),
+            "HostConfig": {"Mounts": [mount], "NetworkMode": "none"},
+        }
+        looker = self._daemon.create(body, f"pytest-startup-look-{uuid.uuid4().hex[:12]}")
         try:
-            pieces = self._daemon.archive(made, cache.container)
-        except NotThere:
-            return empty
-        try:
-            stream = cast("IO[bytes]", ArchiveReader(pieces))
-            return snapshot_tar(cache.name, cache.container, stream, kind=cache.kind)
+            yield looker
         finally:
-            pieces.close()
+            with contextlib.suppress(NotThere):
+                self._daemon.remove(looker)
+
+    def _mount_of(self, inside: str) -> dict[str, Any] | None:
+        """The mount that this path lies in, read-only, and as it is: no volume is made or filled by looking at it."""
+        found = host_path(self._container, inside)
+        if found is None:
+            return None
+        if not found[0].startswith("/"):
+            try:
+                self._daemon.volume(found[0])
+            except NotThere:
+                return None
+        wanted = next(one for one in mounts(self._container) if one["Source"] == found[0])
+        return {
+            **wanted,
+            "ReadOnly": True,
+            **({"VolumeOptions": {"NoCopy": True}} if wanted["Type"] == "volume" else {}),
+        }
 
     def folder(self, inside: str) -> Path | None:
         """The folder of this host that a path of the container is; None: in no mount, or not for us to see."""

@@ -12,7 +12,7 @@ from pytest_startup.launch.container import labels as container_labels
 from pytest_startup.launch.container import podman
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 from pytest_startup.launch.container.facts import file_problems
-from pytest_startup.launch.container.options import option_problems, published
+from pytest_startup.launch.container.options import OWN_MEMBERS, option_problems, published
 from pytest_startup.profile.model import Profile
 
 _GPU_HELP = (
@@ -37,7 +37,7 @@ class Checks:
         """Everything that can be told without a port."""
         out = [*option_problems(self._profile), *file_problems(self._profile), *self._sources()]
         try:
-            out += [*self._image(), *self._runtime(), *self._name()]
+            out += [*self._image(), *self._runtime(), *self._rootless(), *self._name()]
             port = self._profile.launch.port
             if port is not None and locks.is_free("port", str(port)):
                 # The port of another run of ours is waited for; anybody else's never becomes free for us.
@@ -49,7 +49,7 @@ class Checks:
     def before_start(self, port: int) -> list[str]:
         """Once more, directly before the start: what may have changed. Raises DaemonLost, DaemonRefused."""
         out = [*option_problems(self._profile), *file_problems(self._profile), *self._sources()]
-        out += [*self._image(), *self._runtime(), *self._name()]
+        out += [*self._image(), *self._runtime(), *self._rootless(), *self._name()]
         if not published(self._container):
             out += self._port(port)
         elif self._profile.launch.port is not None:
@@ -94,6 +94,19 @@ class Checks:
                 "(nvidia.com/gpu=all) instead"
             ]
         return []
+
+    def _rootless(self) -> list[str]:
+        """A rootless Docker lives in a network of its own: ``host`` is that one. (A rootless Podman does not.)"""
+        if published(self._container):
+            return []
+        if "name=rootless" not in (self._daemon.info().get("SecurityOptions") or ()):
+            return []
+        if podman.is_podman(self._daemon.version()):
+            return []
+        return [
+            f"{self._profile.place('launch.container.network')}: the daemon is a rootless one, whose network host is "
+            "not this host's: the engine could not be reached; use network: bridge, which publishes launch.port"
+        ]
 
     def _sources(self) -> list[str]:
         out = []
@@ -155,6 +168,26 @@ def _control_group(pid: int) -> str:
         return Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
     except OSError:
         return ""
+
+
+#: Limits that a daemon without the control group for them leaves out, with no more than a warning.
+_LIMITS = ("Memory", "MemorySwap", "NanoCpus", "CpuQuota", "CpuShares", "CpusetCpus", "CpusetMems", "PidsLimit")
+
+
+def left_out(profile: Profile, asked: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
+    """Limits of ``asked`` (HostConfig) that are not in force in the container that was ``made`` (HostConfig)."""
+    out = []
+    for member in _LIMITS:
+        wanted = asked.get(member)
+        if not wanted or (isinstance(wanted, int) and wanted < 0) or made.get(member):
+            continue
+        key = OWN_MEMBERS.get(member, f"engine_options.{member}")
+        out.append(
+            f"{profile.place(f'launch.container.{key}')}: the daemon leaves {member} out (asked for {wanted}): it has "
+            "no control group for it, as a rootless one on control groups v1 (docker info warns of it); leave it out, "
+            "or use a daemon that can"
+        )
+    return out
 
 
 def explain_refusal(text: str, profile: Profile) -> str:

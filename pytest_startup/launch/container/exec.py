@@ -38,7 +38,7 @@ class Exec:
             options["user"] = user
         if working_dir is not None:
             options["workdir"] = working_dir
-        self._daemon, self._container = daemon, container
+        self._daemon, self._container, self._user = daemon, container, user
         self._id = daemon.exec_create(container, argv, **options)
         self._output = daemon.exec_start(self._id)
         self._problem: str | None = None
@@ -106,10 +106,29 @@ class Exec:
         begin = time.monotonic()
         if self.main is None or not alive(self.main):
             return limit
-        send(self.main, signal.SIGTERM)
+        if not send(self.main, signal.SIGTERM) and not self._term_inside(self.main.pid):
+            return 0.0
         while alive(self.main) and time.monotonic() < begin + limit:
             time.sleep(_POLL)
         return 0.0
+
+    def _term_inside(self, pid: int) -> bool:
+        """By the ``kill`` of the container, if it has one: not everybody may signal the processes of a daemon."""
+        inside = _pid_inside(pid)
+        if inside is None:
+            return False
+        options = {} if self._user is None else {"user": self._user}
+        try:
+            made = self._daemon.exec_create(self._container, ["kill", "-TERM", str(inside)], **options)
+            output = self._daemon.exec_start(made)
+            try:
+                for _ in output:
+                    pass
+            finally:
+                output.close()
+            return self._daemon.exec_inspect(made).get("ExitCode") == 0
+        except (DaemonLost, DaemonRefused, NotThere):
+            return False
 
     def _run(self, launched_at: float, redactor: Redactor) -> None:
         try:
@@ -128,3 +147,13 @@ class Exec:
             self._output.close()
             if self._files is not None:
                 self._files.close()
+
+
+def _pid_inside(pid: int) -> int | None:
+    """The number that a process of a container has there."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            numbers = next((line.split()[1:] for line in file if line.startswith("NSpid:")), [])
+    except OSError:
+        return None
+    return int(numbers[-1]) if len(numbers) > 1 else None

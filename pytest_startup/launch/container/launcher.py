@@ -17,7 +17,7 @@ from pytest_startup.launch.container import facts as container_facts
 from pytest_startup.launch.container import labels as container_labels
 from pytest_startup.launch.container import trouble
 from pytest_startup.launch.container.caches import ContainerCaches, snapshots
-from pytest_startup.launch.container.checks import Checks, explain_refusal
+from pytest_startup.launch.container.checks import Checks, explain_refusal, left_out
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 from pytest_startup.launch.container.exec import Exec
 from pytest_startup.launch.container.file_log import size_inside
@@ -125,7 +125,8 @@ class ContainerLauncher:
     def _at_caches(self, profile: Profile, work: Callable[[ContainerCaches], _T]) -> _T:
         container = _container(profile)
         try:
-            return work(ContainerCaches(self._connect(container), container))
+            labels = container_labels.labels(f"look-{os.getpid()}", profile.name, "look")
+            return work(ContainerCaches(self._connect(container), container, labels))
         except (DaemonLost, DaemonRefused) as error:
             raise LaunchError(f"the caches can't be seen: {error}") from None
         except ValueError as error:  # an archive that ends early
@@ -181,11 +182,17 @@ class ContainerLauncher:
         registry.write(state, entry)  # before it exists: whenever we are killed, the next run knows where to look
         argv = container.command if container.exec_command is not None else plan.argv
         labels = container_labels.labels(plan.run_id, plan.profile.name, plan.name)
+        asked = body(plan.profile, argv, environment(plan, image), plan.port, labels)
         try:
-            made = daemon.create(body(plan.profile, argv, environment(plan, image), plan.port, labels), name)
+            made = daemon.create(asked, name)
         except DaemonRefused:
             registry.remove(state, entry)
             raise
+        problems = left_out(plan.profile, asked["HostConfig"], daemon.inspect(made)["HostConfig"])
+        if problems:
+            daemon.remove(made)
+            registry.remove(state, entry)
+            raise LaunchError(f"{plan.name} is not started: {'; '.join(problems)}")
         return _Kept(made, name, Position(), entry, image)
 
     def _boot(self, daemon: Daemon, plan: StartPlan, node: Path, kept: _Kept) -> ContainerRunning:

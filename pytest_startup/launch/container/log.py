@@ -63,6 +63,11 @@ def split(record: bytes) -> tuple[float | None, bytes]:
     return moment + float(found[7] or 0), text
 
 
+def _exact(moment: float | None) -> bool:
+    """Does this time tell records apart? Podman gives whole seconds, and every piece of a line its own."""
+    return moment is not None and not moment.is_integer()
+
+
 @dataclass
 class Reading:
     """One pass over a log. ``position`` counts whole lines only: a line that a break cut is read again from its start.
@@ -88,7 +93,7 @@ class Reading:
                 continue
             moment, text = split(record)
             position = position.after(int(moment or 0))
-            if held and moment != held_time and text.endswith(b"\n"):
+            if held and moment != held_time and _exact(moment) and text.endswith(b"\n"):
                 # the pieces of one line carry one time: this is a line of the other stream in between
                 between.append((moment, text))
                 size += len(text)
