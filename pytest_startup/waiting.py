@@ -32,10 +32,8 @@ _HELPS = (
     "download, a peer rank, a compilation that should have been a cache hit)",
 )
 _NO_HELP = ("a longer deadline, where the last lines stand still",)
-_SERVING_HELPS = (
-    "the API server is up; what it answers is wrong or does not come: read the log's end, ask it by hand",
-)
-_SERVING_NO_HELP = ("a longer deadline: health 200 proves nothing about the engine behind it",)
+SERVING_HELPS = ("the API server is up; what it answers is wrong or does not come: read the log's end, ask it by hand",)
+SERVING_NO_HELP = ("a longer deadline: health 200 proves nothing about the engine behind it",)
 
 
 class Source(Protocol):
@@ -171,8 +169,8 @@ class Wait:
             rank=progress.rank,
             node=(line.node if line else None) or single,
             after_seconds=round(now, 3),
-            helps=_SERVING_HELPS if serving else _HELPS,
-            no_help=_SERVING_NO_HELP if serving else _NO_HELP,
+            helps=SERVING_HELPS if serving else _HELPS,
+            no_help=SERVING_NO_HELP if serving else _NO_HELP,
             last_lines=self.follow.last_lines(),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from helpers_launch import FAKE, isolate, until
 from helpers_live import Run, Site, live, quick, replayed, schema_problems
 
 from pytest_startup.launch.ports import free_port
+from pytest_startup.observe.ready import ReadyWatch
 
 #: What the log of this engine can't show on this machine.
 ALWAYS = {"backend": "not observable", "autotune": "not observable", "graphs": "not observable"}
@@ -275,6 +277,23 @@ def test_without_its_log_and_answers_a_saved_run_is_not_green(site: Site) -> Non
     assert again["restart-1::kv"] == "not observable"
     assert again["restart-1::log"] == "not observable"
     assert again["reference::artifacts"] == "not observable"
+
+
+def test_answers_that_are_never_a_completion_end_the_wait_and_say_where_to_look(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.write({"completion": "truncated"}, text=quick())
+    monkeypatch.setattr("pytest_startup.start.ReadyWatch", functools.partial(ReadyWatch, give_up_after=0.2))
+    run = live(site)
+    failure = run.records["reference"].failure
+    assert failure is not None
+    assert (failure.kind, failure.phase) == ("not-serving", "serving")
+    assert failure.summary.startswith(
+        "the engine answers, but not with a completion: for 0.2 s every completion was unus"
+    )
+    assert "HTTP 200 answer cut off after" in failure.summary
+    assert failure.helps[-1] == "whether something stands in front of the engine: a proxy, a gateway, a wrapper"
+    assert failure.no_help == ("a longer deadline: health 200 proves nothing about the engine behind it",)
 
 
 def test_another_server_on_the_port_never_counts(site: Site) -> None:
