@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from pytest_startup.options import Options
 
 
+#: How the note of what is left behind at the end of a run begins: it makes the run red.
+NOT_RELEASED = "not released: "
+
+
 class StartFailed(Exception):
     """A start that this item rests on has failed; ``record.failure`` says why. Raised for every later item."""
 

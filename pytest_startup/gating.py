@@ -11,6 +11,7 @@ import pytest
 
 from pytest_startup import items as nodes
 from pytest_startup import own_tests
+from pytest_startup.gate import NOT_RELEASED
 from pytest_startup.progress import Progress
 from pytest_startup.report import terminal
 from pytest_startup.report.results import ProfileResult
@@ -170,13 +171,17 @@ class GatePlugin:
         self.close()
         if self.worker:
             self.config.workeroutput["startup"] = {  # type: ignore[attr-defined]
-                key: {"notes": list(result.notes), "hidden": [list(pair) for pair in result.hidden]}
+                key: {
+                    "notes": list(result.notes),
+                    "hidden": [list(pair) for pair in result.hidden],
+                    "left_behind": result.left_behind,
+                }
                 for key, result in self.session.results().items()
             }
             return
         if self.only_looks():
             return
-        unjudged = any(r.unreported or r.red for r in self.session.results().values())
+        unjudged = any(r.unreported or r.red or r.left_behind for r in self.session.results().values())
         if unjudged and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         for result in self.session.results().values():
@@ -193,10 +198,12 @@ class GatePlugin:
         problems = self.session.close()
         for run in self.session.runs.values():
             run.result.notes += [note for note in run.gate.notes() if note not in run.result.notes]
+            run.result.left_behind |= any(note.startswith(NOT_RELEASED) for note in run.result.notes)
             if run.gate.folder is not None:
                 run.result.folder = str(run.gate.folder)
         for result in list(self.session.results().values())[:1]:
-            result.notes += problems
+            result.notes += problems  # a gate that could not be closed may have left anything behind
+            result.left_behind |= bool(problems)
 
     def pytest_unconfigure(self) -> None:
         self.close()
@@ -262,6 +269,7 @@ class Distributed:
         for key, data in getattr(node, "workeroutput", {}).get("startup", {}).items():
             result = self.plugin.session.results()[key]
             result.notes += [note for note in data["notes"] if note not in result.notes]
+            result.left_behind |= data["left_behind"]
             result.hidden = [(start, check) for start, check in data["hidden"]]
 
     def pytest_unconfigure(self) -> None:

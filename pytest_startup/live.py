@@ -16,7 +16,7 @@ from pytest_startup import planning
 from pytest_startup.artifacts import ArtifactsError, RunFolder, run_folder, utc_now
 from pytest_startup.asking import target_of
 from pytest_startup.clean import sweep
-from pytest_startup.gate import REFERENCE, StartFailed
+from pytest_startup.gate import NOT_RELEASED, REFERENCE, StartFailed
 from pytest_startup.launch.base import LaunchError, StartPlan
 from pytest_startup.launch.choose import choose_launcher
 from pytest_startup.profile.resolve import resolved_json
@@ -108,7 +108,7 @@ class LiveGate(RecordedGate):
             self._end_current()
         finally:
             if self._launcher is not None:
-                self._notes += [f"not released: {left.kind} {left.what}" for left in self._launcher.close()]
+                self._notes += [f"{NOT_RELEASED}{left.kind} {left.what}" for left in self._launcher.close()]
             if self._options.baseline == "propose":
                 whole = [r for name, r in self._records.items() if name in self._planned]
                 self._notes += self._judge.propose(whole, os.environ)

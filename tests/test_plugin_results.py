@@ -256,3 +256,11 @@ def test_ctrl_c_stops_the_engine_and_accepts_nothing(pytester: pytest.Pytester) 
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert calls(pytester)[-1] == "close"
     result.stdout.fnmatch_lines(["INCOMPLETE  no acceptance from a part of the gate. 4 passed,* 5 not run."])
+
+
+def test_what_is_left_behind_after_all_checks_is_not_green(pytester: pytest.Pytester) -> None:
+    """An engine that a user's own test started is stopped when no check is left to say so."""
+    use(pytester, {"notes": ["not released: pid 4711 vllm"]})
+    result = run(pytester)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["not released: pid 4711 vllm", "REJECTED  something was left behind at the end. *"])

@@ -58,7 +58,8 @@ class StartRow:
 @dataclass
 class ProfileResult:
     """One profile of a run. ``expected`` are all (start, check) of the gate, ``selected`` those pytest was to run,
-    ``hidden`` those that something took out of the collection without a word."""
+    ``hidden`` those that something took out of the collection without a word. ``left_behind``: at the end of the run,
+    behind all checks, something of ours was not released."""
 
     key: str
     name: str
@@ -70,6 +71,7 @@ class ProfileResult:
     results: dict[tuple[str, str], ItemResult] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     hidden: Sequence[tuple[str, str]] = ()
+    left_behind: bool = False
 
     def add(self, data: Mapping[str, Any]) -> ItemResult:
         """Merge what one report carried (``to_wire``); a later report of the same start knows more."""
@@ -100,7 +102,7 @@ class ProfileResult:
         """``REJECTED`` as soon as anything is red, ``ACCEPTED`` only when everything was judged; or ``PREFLIGHT``."""
         if list(self.expected) == [PREFLIGHT]:
             return "PREFLIGHT"
-        if self.red:
+        if self.red or self.left_behind:
             return "REJECTED"
         return "INCOMPLETE" if self.missing or not self.results else "ACCEPTED"
 

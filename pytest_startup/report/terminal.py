@@ -176,6 +176,8 @@ def verdict_line(result: ProfileResult) -> str:
     if errors and not names:
         names = [f"{errors[0].start}: {errors[0].check}"]
     what = f"{'; '.join(names)}. " if names else ""
+    if result.left_behind:
+        what += "something was left behind at the end. "
     if result.status == "INCOMPLETE":
         what = "no acceptance from a part of the gate. " if result.results else "none of its checks was run. "
         if result.hidden:
