@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -154,29 +153,6 @@ def test_what_ssh_says_is_passed_on(net, sshd, launcher, tmp_path):
     assert "Host key verification failed" in reason
     with pytest.raises(LaunchError, match="Host key verification failed"):
         launcher.start(plan(over_ssh(tmp_path, net, sshd), tmp_path))
-
-
-def test_a_socket_is_forwarded_under_the_limit_of_its_path(sshd, tmp_path):
-    there = tmp_path / "daemon.sock"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(there))
-        server.listen()
-        master = SshMaster("10.78.0.2", sshd.config)
-        try:
-            master.open()
-            local = master.forward_socket(str(there))
-            assert len(local.encode()) < 108
-            with socket.socket(socket.AF_UNIX) as client:
-                client.settimeout(10)
-                client.connect(local)
-                client.sendall(b"hello")
-                accepted, _ = server.accept()
-                with accepted:
-                    accepted.settimeout(10)
-                    assert accepted.recv(5) == b"hello"
-        finally:
-            master.close()
-        assert not os.path.exists(local)
 
 
 def test_words_with_spaces_and_quotes_survive_the_login_shell(sshd):

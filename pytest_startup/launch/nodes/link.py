@@ -93,8 +93,8 @@ class NodeLink(KeeperLink):
         text = str(failed["text"]) if failed is not None else self.said() or f"no answer to {do!r} within {limit:.0f} s"
         raise LaunchError(f"node {self.name}: {text}")
 
-    def keep(self, spec: Mapping[str, object], limit: float = 60.0) -> float:
-        """Start an engine there; returns when it was launched, on our clock. Raises LaunchError."""
+    def keep(self, spec: Mapping[str, object], limit: float) -> float:
+        """Start an engine there, steps included; returns when it was launched, on our clock. Raises LaunchError."""
         self.send({"do": "keep", **spec})
         self.wait(("started", "failed", "fault"), limit)
         started = self.event("started")

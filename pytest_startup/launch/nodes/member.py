@@ -25,6 +25,8 @@ from pytest_startup.redact import Redactor
 #: Seconds after which a keeper that hears nothing ends its engine. Longer than our own patience with a silent link, so
 #: that a node is always given up here first.
 LEASE = 10.0
+#: Seconds for a keeper to start its engine, once its steps are done.
+STARTS_WITHIN = 60.0
 #: Seconds for which the last line may lie unfinished before it is written as it is.
 _QUIET = 0.25
 
@@ -84,7 +86,8 @@ class Member:
             {
                 **{k: v for k, v in spec.items() if k not in ("shown", "proved_gpus")},
                 "lease": LEASE if self.node.reach.kind == "ssh" else 0.0,
-            }
+            },
+            STARTS_WITHIN + sum(step["within"] for step in spec["steps"]),
         )
         self._launched_at = self._launched_at or self.started_at
         return self.started_at

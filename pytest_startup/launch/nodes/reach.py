@@ -74,12 +74,6 @@ class Access:
         with self.link() as link:
             return link.errand(do, limit, asked)
 
-    def dead(self) -> str | None:
-        """What ssh said when the connection ended; None while it stands, or where there is none."""
-        if self._master is None or self._master.alive():
-            return None
-        return self._master.errors() or "the connection has ended"
-
     def close(self) -> None:
         if self._master is not None:
             self._master.close()

@@ -7,7 +7,6 @@ shell that we can't avoid; ``shlex.join`` quotes for it (any POSIX shell).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import shutil
@@ -23,8 +22,6 @@ from pytest_startup.launch.base import LaunchError
 ALIVE_INTERVAL = 1
 ALIVE_COUNT = 3
 CONNECT_LIMIT = 15
-#: The longest path of a unix socket, its end included.
-_SOCKET_PATH = 108
 
 
 class SshMaster:
@@ -78,18 +75,6 @@ class SshMaster:
         """The local argument list that runs ``argv`` on the node over the master connection."""
         return [*self._ssh(), "-T", self.target, "--", shlex.join(argv)]
 
-    def forward_socket(self, remote: str = "/var/run/docker.sock") -> str:
-        """Make a socket of the node (its Docker daemon) reachable here; returns the local path. Raises LaunchError."""
-        local = os.path.join(self._folder, "d")
-        if len(local.encode()) >= _SOCKET_PATH:
-            raise LaunchError(f"the path of the forwarded socket is too long: {local}; set TMPDIR to a shorter one")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(local)
-        done = self._control_command("forward", "-L", f"{local}:{remote}")
-        if done is not None:
-            raise LaunchError(f"ssh {self.target}: {remote} can't be forwarded: {done}")
-        return local
-
     def close(self) -> None:
         """End the connection and all that runs over it. Idempotent."""
         self._end()
@@ -111,21 +96,17 @@ class SshMaster:
         return ["ssh", *config, *(part for k, v in options.items() for part in ("-o", f"{k}={v}"))]
 
     def _check(self) -> bool:
-        return self._control_command("check") is None
-
-    def _control_command(self, name: str, *more: str) -> str | None:
-        """None when it was done, else why not."""
+        """Does the master answer?"""
         try:
             done = subprocess.run(
-                [*self._ssh(), "-O", name, *more, self.target],
+                [*self._ssh(), "-O", "check", self.target],
                 capture_output=True,
-                text=True,
                 timeout=CONNECT_LIMIT,
                 stdin=subprocess.DEVNULL,
             )
-        except (OSError, subprocess.SubprocessError) as error:
-            return str(error)
-        return None if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
+        except (OSError, subprocess.SubprocessError):
+            return False
+        return done.returncode == 0
 
     def _end(self) -> None:
         process, self._process = self._process, None
