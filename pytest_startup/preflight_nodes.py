@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.nodes import docker as nodes_docker
+from pytest_startup.launch.nodes.inspect import sha256
 
 if TYPE_CHECKING:
     from pytest_startup.launch.nodes.reach import Access
@@ -21,6 +22,8 @@ GIB = 2**30
 CLOCK = 2.0
 #: Bytes free in /dev/shm below which no engine of several ranks starts; it is also what Docker gives a container.
 SHM_LEAST = 64 << 20
+#: MiB of a GPU that its driver, or a display, may hold without a compute process.
+MOST_USED = 1024
 #: Seconds for a checkpoint's manifest and all the rest.
 LIMIT = 120.0
 
@@ -47,7 +50,19 @@ def problems(profile: Profile, access: Mapping[str, Access]) -> list[str]:
                 seen[node.name] = answer
             else:
                 found.append(f"{profile.place(f'nodes.{node.name}.reach')}: {answer}")
-    return found + judge(profile, seen)
+    return found + own_files(profile) + judge(profile, seen)
+
+
+def own_files(profile: Profile) -> list[str]:
+    """Overlay files as they are here, from where they are sent to nodes behind ssh."""
+    out = []
+    for number, file in enumerate(profile.launch.container.files if profile.launch.container is not None else ()):
+        found, place = sha256(file.host), profile.place(f"launch.container.files.{number}")
+        if found is None:
+            out.append(f"{place}: overlay file {file.host} can't be read")
+        elif file.sha256 is not None and found != file.sha256:
+            out.append(f"{place}: overlay file {file.host}: sha256 {found[:12]}…, expected {file.sha256[:12]}…")
+    return out
 
 
 def _ask(profile: Profile, access: Access) -> Seen | str:
@@ -71,7 +86,7 @@ def _ask(profile: Profile, access: Access) -> Seen | str:
         "gpus": list(nodes_docker.gpus_of(profile, node)),
         "look_at_gpus": any(v is not None for v in (host.driver, host.gpu, host.gpu_count)),
         "checkpoint": [str(p) for p in node.checkpoint],
-        "caches": [str(c.path) for c in node.caches],
+        "caches": {c.name: str(c.path) for c in node.caches},
         "files": files,
         "docker": docker,
         "sources": sources,
@@ -174,7 +189,7 @@ def _gpus(profile: Profile, node: Node, gpu: Mapping[str, Any] | None) -> list[t
     devices, wanted = gpu["devices"], nodes_docker.gpus_of(profile, node)
     if host.gpu_count is not None and len(devices) != host.gpu_count:
         out.append((".gpus", f"{len(devices)} GPUs, expected {host.gpu_count} (host.gpu_count)"))
-    for index, uuid, name, driver, mig, *_ in devices:
+    for index, uuid, name, driver, mig, _, in_use in devices:
         if not host.fits("gpu", name or ""):
             out.append((".gpus", f"GPU {index} is {name}, expected {host.gpu} (host.gpu)"))
         if not host.fits("driver", driver or ""):
@@ -182,6 +197,10 @@ def _gpus(profile: Profile, node: Node, gpu: Mapping[str, Any] | None) -> list[t
         if mig == "Enabled" and index in wanted:
             out.append((".gpus", f"GPU {index} is in MIG mode; expected a MIG device's UUID, or MIG off"))
         if _ours(wanted, index, uuid):
+            seen = any(row[0] == uuid for row in gpu["processes"])
+            if not seen and float(in_use or 0) > MOST_USED:
+                hint = "a process in another container, or a driver that holds on to it?"
+                out.append((".gpus", f"GPU {index}: {in_use} MiB are in use, and no process is seen ({hint})"))
             out += [
                 (".gpus", f"GPU {index}: compute process {pid} of others{f', {used} MiB' if used else ''}: {name}")
                 for gpu_uuid, pid, used, name in gpu["processes"]
@@ -244,6 +263,9 @@ def _together(seen: Mapping[str, Seen]) -> list[str]:
             "file system of the checkpoint",
             {n: list(s.data["file_systems"].values())[number] for n, s in seen.items() if n in here},
         )
+    for cache in dict.fromkeys(name for s in seen.values() for name in s.data["caches"]):
+        kinds = {n: s.data["file_systems"].get(s.data["caches"].get(cache)) for n, s in seen.items()}
+        out += _differ(f"file system of cache {cache}", {n: kind for n, kind in kinds.items() if kind is not None})
     out += _differ("image id", {n: s.data["docker"]["image"] for n, s in seen.items() if s.data["docker"]})
     drivers = {n: next((d[3] for d in s.data["gpu"]["devices"]), None) for n, s in seen.items() if s.data["gpu"]}
     out += _differ("GPU driver", drivers)

@@ -17,7 +17,7 @@ from pytest_startup.launch.nodes.gpus import parse_csv
 from pytest_startup.launch.nodes.inspect import file_system, manifest
 from pytest_startup.launch.nodes.peers import deaf
 from pytest_startup.launch.nodes.rendezvous import Stand, missing
-from pytest_startup.preflight_nodes import Seen, judge
+from pytest_startup.preflight_nodes import Seen, judge, own_files
 
 TEXT = """\
 schema: 1
@@ -45,7 +45,8 @@ def node(**changes: Any) -> dict[str, Any]:
         "ports": {},
         "locks": {},
         "checkpoint": {"/model": {**same, "revision": "fc694b54fb0174e0913e6adf86691ef85a4ead47"}},
-        "file_systems": {"/model": "ext4"},
+        "file_systems": {"/model": "ext4", "/cache": "ext4"},
+        "caches": {"compile": "/cache"},
         "files": {},
         "docker": None,
         "sources": [],
@@ -93,6 +94,14 @@ def test_two_good_nodes():
         (
             {"checkpoint": {"/model": {"shards": 11, "hash": "a" * 64, "revision": "0" * 40}}},
             f"node worker: revision {'0' * 40}, expected fc694b54fb0174e0913e6adf86691ef85a4ead47",
+        ),
+        (
+            {"file_systems": {"/model": "ext4", "/cache": "tmpfs"}},
+            "file system of cache compile differs: head ext4, worker tmpfs",
+        ),
+        (
+            {"gpu": gpu(devices=[["0", "GPU-1", "NVIDIA GB10", "580.95.05", None, "128000", "2061"]])},
+            "node worker: GPU 0: 2061 MiB are in use, and no process is seen (a process in another container,",
         ),
         ({"file_systems": {"/model": "nfs4"}}, "file system of the checkpoint differs: head ext4, worker nfs4"),
         (
@@ -249,8 +258,16 @@ def test_a_shm_that_is_really_full_is_seen_on_its_node():
         "open('/dev/shm/all', 'wb').write(b'x' * (1 << 20)); "
         "print(json.dumps(inspect(json.loads(sys.argv[1]))))"
     )
-    asked = dict.fromkeys(("ports", "locks", "gpus", "checkpoint", "caches", "files", "sources"), ())
-    asked |= {"address": "127.0.0.1", "command": "sh", "cwd": "/", "path": None, "docker": None, "look_at_gpus": False}
+    asked: dict[str, Any] = dict.fromkeys(("ports", "locks", "gpus", "checkpoint", "files", "sources"), ())
+    asked |= {
+        "caches": {},
+        "address": "127.0.0.1",
+        "command": "sh",
+        "cwd": "/",
+        "path": None,
+        "docker": None,
+        "look_at_gpus": False,
+    }
     small = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/dev/shm"]
     run = ["unshare", "--mount", "--", "sh", "-c", '"$@" && exec "$0" -c "$PROGRAM" "$ASKED"', sys.executable, *small]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "PROGRAM": program, "ASKED": json.dumps(asked)}
@@ -265,3 +282,16 @@ def test_a_node_that_never_hears_another_is_deaf_and_not_cut_off():
     assert deaf([told], 16.0)
     assert not deaf([told, heard], 100.0)
     assert deaf([told, heard, ("introduced", 50.0, {})], 100.0)  # the other one was restarted since
+
+
+def test_overlay_files_that_will_be_sent_are_looked_at_here(tmp_path):
+    patch = tmp_path / "a.py"
+    body = TEXT.replace("ARGS", "")
+    files = f"[{{host: {patch}, path: /a.py, sha256: '{'2' * 64}'}}]"
+    container = f"{{container: {{image: 'sha256:{'1' * 64}', network: host, files: {files}}}, port: 8000}}"
+    body = body.replace("{process: {command: [vllm, serve]}, port: 8000}", container)
+    profile = read(body.replace("{kind: process}", "{kind: fresh-container}"))
+    assert own_files(profile) == [f"p.yaml:4: overlay file {patch} can't be read"]
+    patch.write_text("changed")
+    (found,) = own_files(profile)
+    assert f"p.yaml:4: overlay file {patch}: sha256 d67e2e944994…, expected 222222222222…" in found

@@ -59,8 +59,9 @@ def inspect(asked: Mapping[str, Any]) -> dict[str, Any]:
             f"{k} {n}": locks.holder(locks.lock_path(k, n)) for k, n in asked["locks"] if not locks.is_free(k, n)
         },
         "checkpoint": {p: manifest(Path(p)) for p in asked["checkpoint"]},
-        "file_systems": {p: file_system(p) for p in (*asked["checkpoint"], *asked["caches"])},
-        "files": {p: _sha256(Path(p)) for p in asked["files"]},
+        "file_systems": {p: file_system(p) for p in (*asked["checkpoint"], *asked["caches"].values())},
+        "caches": asked["caches"],
+        "files": {p: sha256(Path(p)) for p in asked["files"]},
         "docker": nodes_steps.inspect(**asked["docker"]) if asked["docker"] else None,
         "sources": [p for p in asked["sources"] if not os.path.exists(p)],
         "command": find_command(asked["command"], asked["cwd"], asked["path"]),
@@ -157,7 +158,8 @@ def file_system(path: str) -> str | None:
     return best[1] if best else None
 
 
-def _sha256(path: Path) -> str | None:
+def sha256(path: Path) -> str | None:
+    """Of a plain file; None: it is none, or can't be read."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return None
