@@ -12,6 +12,7 @@ from pytest_startup.engines.reader import Reader, read
 from pytest_startup.engines.registry import tables
 from pytest_startup.engines.rules import number
 from pytest_startup.record import JSON
+from pytest_startup.redact import MASK
 
 _SGLANG = """\
 [2026-11-29 12:00:00] server_args=ServerArgs(model_path='m', attention_backend='fa3', tp_size=2)
@@ -109,5 +110,5 @@ def _holds(text: str, value: JSON) -> bool:
         forms = (r"\d[\d,]*(?:\.\d+)?", r"\d+(?:\.\d+)?", r"\d+(?:\.\d+)?[eE][-+]?\d+")
         return any(number(found) == abs(value) for form in forms for found in re.findall(form, text))
     flat = " ".join(text.split())
-    words = " ".join(value.replace("***", "\0").split()).split("\0")
+    words = " ".join(value.replace(MASK, "\0").split()).split("\0")
     return all(part.strip() in flat for part in words)

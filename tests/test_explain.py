@@ -50,6 +50,14 @@ def test_json_follows_its_schema(log, capsys):
     assert "sesame" not in json.dumps(data)
 
 
+def test_what_is_shown_of_a_log_from_elsewhere_holds_no_secret(log, capsys):
+    said = "RuntimeError: no answer of http://me:sesame@host:80/ with Authorization: Basic sesame123XX"
+    path = log(f"{COLD.splitlines()[0]}\nTraceback (most recent call last):\n{said}\n")
+    shown = [main([path]), capsys.readouterr().out, main(["--json", path]), capsys.readouterr().out]
+    assert "http://me:[redacted]@host" in shown[1]
+    assert "sesame" not in str(shown)
+
+
 def test_a_failed_start_is_exit_code_1_and_names_its_cause(log, capsys):
     data = answer(capsys, log(FAILED), code=1)
     failure = data["starts"][0]["failure"]

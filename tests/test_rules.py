@@ -101,7 +101,11 @@ def test_numbers(text, value):
         "non-default args: {'api_key': ['sesame-open-now']}",
         "HF_TOKEN=sesame-open-now",
         "Authorization: Bearer sesame-open-now",
-        "downloading with hf_sesame-open-now",
+        "Authorization: Basic sesame1234open",
+        "downloading with hf_sesameOPENnow1",
+        "vllm serve m --api-key sesame-open-now",
+        "proxy http://me:sesame@host:8080/v1",
+        "the password: sesame",
     ],
 )
 def test_evidence_never_holds_a_secret(text):

@@ -18,7 +18,7 @@ from pytest_startup.engines.phase_book import PhaseBook
 from pytest_startup.engines.phase_table import TABLE as OPENERS
 from pytest_startup.engines.phases import order
 from pytest_startup.engines.reuse import CompileReuse
-from pytest_startup.engines.rules import evidence
+from pytest_startup.engines.rules import evidence, masked
 from pytest_startup.engines.tracebacks import OPENING, Chain, TracebackReader, speaker
 from pytest_startup.record import Evidence, Fact, Failure
 
@@ -342,6 +342,7 @@ class StartTracker:
 
 
 def _cut(text: str) -> str:
+    text = masked(text)
     return text if len(text) <= 80 else f"{text[:79].rstrip()}…"
 
 

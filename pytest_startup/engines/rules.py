@@ -11,6 +11,7 @@ from typing import Any
 from pytest_startup.engines.lines import Line
 from pytest_startup.engines.search import has_fast_search, search_any
 from pytest_startup.record import JSON, Evidence, Fact
+from pytest_startup.redact import Redactor
 
 #: How a rule makes its value: text and numbers from the group ``value``; ``members`` is an object of all named groups.
 KINDS = ("text", "number", "integer", "list", "members")
@@ -19,11 +20,6 @@ TEXT_LIMIT = 400
 #: Longer numbers are damage, and Python refuses to read very long ones.
 _DIGITS = 30
 _WORTH_IT = 1000
-_SECRET = re.compile(
-    r"(?i)((?:api[_-]?key|token|password|secret|authorization)['\"]?\s*[=:]\s*(?:\[?['\"]|bearer )?)"
-    r"(?!None\b)[\w.\-/+]{8,}"
-)
-_HUGGING_FACE = re.compile(r"\b(?:hf|sk|nvapi|ghp)[_-][A-Za-z0-9_\-]{8,}")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
@@ -80,15 +76,14 @@ def number(text: str) -> int | float | None:
     return float(plain) if any(c in plain for c in ".eE") else int(plain)
 
 
+#: Without what looks like a key, a token or a password. The secrets of a profile are not known here.
+masked = Redactor().text
+
+
 def member(text: str) -> JSON:
-    """A member of a compound statement: a number where it looks like one, else the text."""
+    """A member of a compound statement: a number where it looks like one, else the text, masked."""
     found = number(text)
-    return text.strip() if found is None else found
-
-
-def masked(text: str) -> str:
-    """Without what looks like a key, a token or a password."""
-    return _HUGGING_FACE.sub("***", _SECRET.sub(r"\1***", text))
+    return masked(text.strip()) if found is None else found
 
 
 def shortened(text: str) -> str:
