@@ -21,7 +21,7 @@ from helpers_launch import isolate
 from helpers_nodes import gate, needs_namespaces, network, record
 
 from pytest_startup.launch.base import LaunchError
-from pytest_startup.launch.nodes.steps import run_steps
+from pytest_startup.launch.nodes.steps import last_words, run_steps
 
 HERE = Path(__file__).parent
 SAID = HERE / "data" / "nodes" / "ray"
@@ -55,8 +55,21 @@ def test_a_step_is_repeated_until_the_cluster_is_whole(tmp_path):
 
 def test_a_cluster_that_stays_too_small_is_told_with_its_last_words():
     show = f"print(open({str(SAID / 'one.txt')!r}).read())"
-    with pytest.raises(LaunchError, match=r"no '/2\\\\.0 GPU' in the output within 0.5 s: .*0\.0/1\.0 GPU"):
+    with pytest.raises(LaunchError, match=r"no '/2\\\\.0 GPU' within 0.5 s: .*0\.0/1\.0 GPU"):
         run_steps([{"argv": [sys.executable, "-c", show], "until": condition(), "within": 0.5}], {}, "/")
+
+
+@pytest.mark.parametrize(
+    ("said", "last"),
+    [
+        ("", "it has said nothing"),
+        ("a\n b  c\n\n", "a b c"),
+        ("Traceback (most recent call last):\n  File x\nValueError: no ray.\n", "ValueError: no ray."),
+    ],
+)
+def test_the_words_that_a_failed_step_leaves(said, last):
+    """Below a traceback it is the last line that counts."""
+    assert last_words(said) == last
 
 
 # The rest takes minutes, with the real ray package and the real engine.

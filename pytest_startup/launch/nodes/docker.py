@@ -106,7 +106,14 @@ def commands(
     at = idle.index("run") + 1
     steps: list[dict[str, Any]] = [{"argv": [*idle[:at], "-d", *idle[at:]], "until": None, "within": 120.0}]
     for step in node.steps:
-        steps.append({"argv": exec_command(profile, node, step.exec, env), "until": step.until, "within": step.within})
+        steps.append(
+            {
+                "argv": exec_command(profile, node, step.exec, env),
+                "until": step.until,
+                "within": step.within,
+                "shown": " ".join(step.exec),
+            }
+        )
     if node.api:
         return {"steps": steps, "argv": exec_command(profile, node, argv, env)}
     return {"steps": steps, "argv": [*docker(node), "logs", "-f", container_name(profile, node)]}

@@ -24,19 +24,27 @@ def run_steps(steps: Sequence[Mapping[str, Any]], env: Mapping[str, str], cwd: s
 
 def _run_step(step: Mapping[str, Any], env: Mapping[str, str], cwd: str) -> None:
     argv, until, end = step["argv"], step["until"], time.monotonic() + step["within"]
-    shown = " ".join(argv)[:200]
+    shown = str(step.get("shown") or " ".join(argv))[:120]
     while True:
         code, said = _run(argv, env, cwd, max(1.0, end - time.monotonic()))
         if until is None and code == 0:
             return
         if until is not None and re.search(until, said):
             return
-        last = " ".join(said.split())[-300:]
         if until is None:
-            raise LaunchError(f"step failed with exit code {code}: {shown}: {last}")
+            raise LaunchError(f"step failed with exit code {code}: {last_words(said)} ({shown})")
         if time.monotonic() >= end:
-            raise LaunchError(f"step: no {until!r} in the output within {step['within']:g} s: {shown}: {last}")
+            raise LaunchError(f"step: no {until!r} within {step['within']:g} s: {last_words(said)} ({shown})")
         time.sleep(_PAUSE)
+
+
+def last_words(said: str) -> str:
+    """The last line of an output; what it was about stands there, below any traceback. Of a table (``ray status``) its
+    last lines."""
+    lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()]
+    if not lines:
+        return "it has said nothing"
+    return lines[-1][-300:] if "Traceback (most recent call last):" in lines else " ".join(lines)[-300:]
 
 
 def _run(argv: Sequence[str], env: Mapping[str, str] | None, cwd: str, limit: float) -> tuple[int, str]:
