@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Iterable, Sequence
 
 from pytest_startup.baseline import Baseline, Population
@@ -223,10 +222,6 @@ def changed_on_purpose(restart: Restart | None) -> str:
 def nearest(record: StartRecord, *prefixes: str) -> list[Fact]:
     """Facts of the same families, to be quoted where the wanted one was not seen."""
     return [f for f in record.facts if f.name.startswith(prefixes)][:SHOWN]
-
-
-def median(values: Iterable[float]) -> float:
-    return statistics.median(values)
 
 
 def answer_evidence(answer: Completion) -> Evidence:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
@@ -38,7 +40,7 @@ def _usual(phase: str, reference: StartRecord | None, start: StartRecord, baseli
     known = common.population(baseline, start)
     samples = known.samples.get(f"phase.{phase}", ()) if known else ()
     if samples:
-        return f"usually {common.median(samples):.1f} s (baseline)"
+        return f"usually {median(samples):.1f} s (baseline)"
     took = [t for s in (reference.phases if reference else ()) if s.phase == phase and (t := s.taken) is not None]
     return f"{max(took):.1f} s on the reference start" if took else "its usual time is not known"
 
@@ -111,7 +113,7 @@ def _ready_in_time(
     known = common.population(baseline, start)
     samples = known.samples.get("ready_seconds", ()) if known else ()
     if samples:
-        usual = f"usually {common.median(samples):.1f} s (baseline)"
+        usual = f"usually {median(samples):.1f} s (baseline)"
     elif reference and reference.ready_seconds is not None:
         usual = f"{reference.ready_seconds:.1f} s on the reference start"
     else:

@@ -167,11 +167,11 @@ def _unsteady(starts: list[StartRecord]) -> bool:
     Seen on vLLM 0.26.0 with expert parallel over two ranks (random weights): then a stream that differs proves nothing.
     """
     for start in starts:
-        texts: dict[tuple[str, int | None], str] = {}
+        said_of: dict[tuple[str, int | None], str] = {}
         for answer in start.completions:
             if answer.purpose in ("first", "ready", "last") and answer.status == 200 and not answer.error:
                 said = answer.reasoning + answer.text
-                if texts.setdefault((answer.prompt, answer.asked_tokens), said) != said:
+                if said_of.setdefault((answer.prompt, answer.asked_tokens), said) != said:
                     return True
     return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common
@@ -23,7 +24,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
     samples = by_concurrency(start)
     for concurrency, batches in samples.items():
         rates = [s.tokens_per_second for s in batches]
-        judging.numbers[f"tok/s c{concurrency}"] = round(common.median(rates), 2)
+        judging.numbers[f"tok/s c{concurrency}"] = round(median(rates), 2)
         judging.saw(_evidence(concurrency, batches))
     if wanted is None:
         return judging.verdict()
@@ -95,11 +96,11 @@ def _in_full(
     old, new = (
         [s.output_tokens / s.requests for s in batches if not s.failed and s.requests] for batches in (before, now)
     )
-    if old and new and common.median(new) < SHORTER * common.median(old):
+    if old and new and median(new) < SHORTER * median(old):
         judging.failed(
-            f"answers at concurrency {concurrency} have {common.median(new):.1f} tokens, "
-            f"{common.median(old):.1f} on the reference start",
-            f"{common.median(old):.1f} tokens per answer",
+            f"answers at concurrency {concurrency} have {median(new):.1f} tokens, "
+            f"{median(old):.1f} on the reference start",
+            f"{median(old):.1f} tokens per answer",
             [f"batch {s.repeat}: {s.output_tokens} tokens of {s.requests} requests" for s in now[:4]],
             [_evidence(concurrency, list(now))],
             ("the engine stops early: compare its generation config, its limits and what stands in between",),
@@ -109,11 +110,11 @@ def _in_full(
 
 def _floor(judging: common.Judging, wanted: ExpectThroughput, concurrency: int, rates: list[float]) -> None:
     floor = wanted.min_tokens_per_second.get(concurrency)
-    if floor is not None and common.median(rates) < floor:
+    if floor is not None and median(rates) < floor:
         judging.failed(
-            f"{common.median(rates):.1f} tokens/s at concurrency {concurrency}, at least {floor:g} are asked for",
+            f"{median(rates):.1f} tokens/s at concurrency {concurrency}, at least {floor:g} are asked for",
             f"at least {floor:g} tokens/s",
-            [f"median {common.median(rates):.1f} of {_rates(rates)}"],
+            [f"median {median(rates):.1f} of {_rates(rates)}"],
             [Evidence("workload", f"throughput c{concurrency}", _rates(rates))],
             source=f"{_KEY}.min_tokens_per_second",
         )
@@ -140,11 +141,10 @@ def _compare(
         observed.append(f"a drop of {common.percent(visible)} or more would show")
     evidence = [Evidence("workload", f"throughput c{concurrency}", f"this start: {_rates(now)}")]
     evidence += [f.evidence for f in busy]
-    expected = f"at most {common.percent(wanted.tolerance)} below {common.median(old):.1f} tokens/s"
+    expected = f"at most {common.percent(wanted.tolerance)} below {median(old):.1f} tokens/s"
     if result.decision is Decision.SLOWER:
         judging.failed(
-            f"{common.median(now):.1f} tokens/s at concurrency {concurrency}, "
-            f"{common.percent(result.drop)} below {name}",
+            f"{median(now):.1f} tokens/s at concurrency {concurrency}, {common.percent(result.drop)} below {name}",
             expected,
             observed,
             evidence,

@@ -28,8 +28,6 @@ class Attempt:
 
     what: str
     reason: str
-    first_seconds: float
-    last_seconds: float
     count: int = 1
 
 
@@ -237,12 +235,11 @@ class ReadyWatch:
     def _note(self, what: str, reason: str) -> None:
         if self._stopped.is_set():
             return  # what fails because we stopped it is nobody's fault
-        since = self._target.since_launch()
         if self._attempts and (self._attempts[-1].what, self._attempts[-1].reason) == (what, reason):
             last = self._attempts[-1]
-            self._attempts[-1] = replace(last, last_seconds=since, count=last.count + 1)
+            self._attempts[-1] = replace(last, count=last.count + 1)
         else:
-            self._attempts = [*self._attempts[-49:], Attempt(what, reason, since, since)]
+            self._attempts = [*self._attempts[-49:], Attempt(what, reason)]
 
     def _end(
         self, ready: bool, reason: str, completion: Completion | None = None, proof: Evidence | None = None

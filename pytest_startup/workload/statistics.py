@@ -10,11 +10,11 @@ that between measurements: other work on the host that comes and goes over minut
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from statistics import median
 
 
 class Decision(str, Enum):
@@ -30,7 +30,6 @@ class Comparison:
 
     ``drop`` is 1 - ratio. ``smallest_detectable_drop`` is the smallest that would show above this noise; None if there
     are too few repeats for any to show.
-    ``p_slower`` is the probability of ranks this bad or worse if nothing had changed.
     """
 
     decision: Decision
@@ -41,30 +40,10 @@ class Comparison:
     low: float
     high: float
     smallest_detectable_drop: float | None
-    p_slower: float
 
     @property
     def drop(self) -> float:
         return 1.0 - self.ratio
-
-
-def median(values: Sequence[float]) -> float:
-    """The median; raises ValueError for no values."""
-    if not values:
-        raise ValueError("no values")
-    return statistics.median(values)
-
-
-def mad(values: Sequence[float]) -> float:
-    """The median absolute deviation from the median (not scaled); raises ValueError for no values."""
-    middle = median(values)
-    return median([abs(v - middle) for v in values])
-
-
-def spread(values: Sequence[float]) -> float:
-    """Relative noise: 1.4826 × MAD / median, which is the standard deviation's fraction for normal noise."""
-    middle = median(values)
-    return 1.4826 * mad(values) / middle if middle else math.inf
 
 
 @cache
@@ -88,11 +67,6 @@ def p_not_above(u: float, m: int, n: int) -> float:
     return sum(counts[: max(0, math.floor(u) + 1)]) / sum(counts)
 
 
-def u_statistic(a: Sequence[float], b: Sequence[float]) -> float:
-    """Pairs in which ``a`` is larger; a tie counts half."""
-    return sum(1.0 if x > y else 0.5 if x == y else 0.0 for x in a for y in b)
-
-
 def compare(
     reference: Sequence[float], restart: Sequence[float], tolerance: float, confidence: float = 0.95
 ) -> Comparison:
@@ -112,21 +86,13 @@ def compare(
     middles = (median(reference) if n else 0.0, median(restart) if m else 0.0)
     if not n or not m or min(*reference, *restart) <= 0.0:
         what = "a batch without any output" if n and m else "no batch was measured"
-        return Comparison(Decision.CANNOT_TELL, what, *middles, math.nan, 0.0, math.inf, None, math.nan)
+        return Comparison(Decision.CANNOT_TELL, what, *middles, math.nan, 0.0, math.inf, None)
     ratios = sorted(r / f for r in restart for f in reference)
-    ratio = statistics.median(ratios)
+    ratio = median(ratios)
     low, high = _bounds(ratios, m, n, 1.0 - confidence)
     detectable = max(1.0 - low / ratio, 1.0 - ratio / high) if low > 0.0 else None
-    p = p_not_above(u_statistic(restart, reference), m, n)
     decision, reason = _decide(ratio, low, high, tolerance)
-    return Comparison(decision, reason, *middles, ratio, low, high, detectable, p)
-
-
-def smallest_detectable_drop(
-    reference: Sequence[float], restart: Sequence[float], confidence: float = 0.95
-) -> float | None:
-    """The smallest drop (0 … 1) that would show above the noise of these samples; None if none would."""
-    return compare(reference, restart, 0.0, confidence).smallest_detectable_drop
+    return Comparison(decision, reason, *middles, ratio, low, high, detectable)
 
 
 def _bounds(ratios: Sequence[float], m: int, n: int, alpha: float) -> tuple[float, float]:
