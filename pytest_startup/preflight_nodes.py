@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.nodes import docker as nodes_docker
 from pytest_startup.launch.nodes.inspect import sha256
+from pytest_startup.profile.nodes import files_of
 
 if TYPE_CHECKING:
     from pytest_startup.launch.nodes.reach import Access
@@ -55,9 +56,12 @@ def problems(profile: Profile, access: Mapping[str, Access]) -> list[str]:
 
 def own_files(profile: Profile) -> list[str]:
     """Overlay files as they are here, from where they are sent to nodes behind ssh."""
+    container = profile.launch.container
+    all_files = [("launch.container.files", container.files if container is not None else ())]
+    all_files += [(f"nodes.{n.name}.container.files", n.container.files) for n in profile.nodes]
     out = []
-    for number, file in enumerate(profile.launch.container.files if profile.launch.container is not None else ()):
-        found, place = sha256(file.host), profile.place(f"launch.container.files.{number}")
+    for key, file in [(f"{key}.{number}", file) for key, some in all_files for number, file in enumerate(some)]:
+        found, place = sha256(file.host), profile.place(key)
         if found is None:
             out.append(f"{place}: overlay file {file.host} can't be read")
         elif file.sha256 is not None and found != file.sha256:
@@ -75,7 +79,7 @@ def _ask(profile: Profile, access: Access) -> Seen | str:
         name = nodes_docker.container_name(profile, node)
         docker = {"docker": nodes_docker.docker(node), "image": container.image, "name": name}
         sources = [s for s in {**container.volumes, **node.container.volumes} if s.startswith("/")]
-        files = [str(f.host) for f in container.files] if node.reach.kind != "ssh" else []
+        files = [str(f.host) for f in files_of(profile, node)] if node.reach.kind != "ssh" else []
     port = [profile.launch.port] if node.api and profile.launch.port else []
     host = profile.host
     asked = {
@@ -145,7 +149,7 @@ def _alone(profile: Profile, node: Node, data: Mapping[str, Any]) -> list[tuple[
         for path, size in data["shm_stale"]
     ]
     out += [(".container.volumes", f"{path} is not there; make it first") for path in data["sources"]]
-    out += _container(profile, data)
+    out += _container(profile, node, data)
     return out + _gpus(profile, node, data["gpu"]) + [("", t) for t in _host_memory(profile, node, data)]
 
 
@@ -158,7 +162,7 @@ def _shm(profile: Profile, free: int | None) -> list[tuple[str, str]]:
     return [("", text)]
 
 
-def _container(profile: Profile, data: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _container(profile: Profile, node: Node, data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Daemon, image, name; and the overlay files where the node sees those of this host."""
     docker, container = data["docker"], profile.launch.container
     if docker is None or container is None:
@@ -170,7 +174,7 @@ def _container(profile: Profile, data: Mapping[str, Any]) -> list[tuple[str, str
         out.append((".container", f"there is no image {container.image}, and nothing is pulled by itself"))
     if docker["taken"]:
         out.append((".container.name", f"the name is taken by a container ({docker['taken']}); it was not touched"))
-    for file in container.files:
+    for file in files_of(profile, node):
         found = data["files"].get(str(file.host), file.sha256)
         if found is None:
             out.append(("", f"overlay file {file.host} can't be read"))

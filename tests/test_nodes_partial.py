@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from pytest_startup.profile.model import (
     Launch,
     LogPattern,
 )
-from pytest_startup.profile.nodes import Node
+from pytest_startup.profile.nodes import Node, NodeContainer, files_of
 from pytest_startup.record import Fact, StartRecord
 from pytest_startup.report.results import ItemResult, ProfileResult
 from pytest_startup.report.rows import start_row
@@ -171,3 +172,8 @@ def test_image_and_files_are_shown_by_every_node():
     says(judge(*of("head"), *of("worker")), PASSED)
     says(judge(*of("head")), NOT_OBSERVABLE, "image of the running container on worker", "hash of /in/a.py on worker")
     says(judge(*of("head"), *of("worker", "3" * 64)), FAILED, "worker")
+    own = replace(nodes[1], container=NodeContainer(files=(ContainerFile(Path("/b.py"), "/in/a.py", "3" * 64),)))
+    pinned = replace(pinned, nodes=(nodes[0], own))
+    assert [[str(f.host) for f in files_of(pinned, n)] for n in pinned.nodes] == [["/a.py"], ["/b.py"]]
+    says(judge(*of("head"), *of("worker", "3" * 64)), PASSED)  # the worker's own file stands for the common one
+    says(judge(*of("head"), *of("worker")), FAILED, "nodes.worker.container.files.0")

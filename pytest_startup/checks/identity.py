@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from pytest_startup.baseline import Baseline, mismatch
@@ -11,7 +11,7 @@ from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
 from pytest_startup.leftup import left_up
 from pytest_startup.observe.host import PINNED
-from pytest_startup.profile.model import Profile
+from pytest_startup.profile.model import ContainerFile, Profile
 from pytest_startup.record import JSON, Fact, StartRecord
 from pytest_startup.redact import MASK, Redactor
 
@@ -187,10 +187,26 @@ def _hex(text: str) -> set[str]:
     return set(re.findall(r"[0-9a-f]{64}", text))
 
 
-def _unseen(profile: Profile, facts: Sequence[Fact]) -> str:
+def _unseen(nodes: Sequence[str], facts: Sequence[Fact]) -> str:
     """`` on worker``: the nodes that none of these facts is of, as a part of a sentence; empty if each has one."""
-    nodes = [n.name for n in profile.nodes if n.name not in {f.node for f in facts}]
-    return f" on {common.listed(nodes)}" if nodes else ""
+    unseen = [n for n in nodes if n not in {f.node for f in facts}]
+    return f" on {common.listed(unseen)}" if unseen else ""
+
+
+def _pinned(profile: Profile) -> Iterator[tuple[str, ContainerFile, Sequence[str]]]:
+    """Every overlay file with a hash: its key, and the nodes in whose containers it is (empty without nodes)."""
+    shared = profile.launch.container.files if profile.launch.container else ()
+    for i, file in enumerate(shared):
+        if file.sha256 is None:
+            continue
+        own = [n.name for n in profile.nodes if any(f.path == file.path for f in n.container.files)]
+        nodes = [n.name for n in profile.nodes if n.name not in own]
+        if nodes or not own:
+            yield f"launch.container.files.{i}", file, nodes
+    for node in profile.nodes:
+        for i, file in enumerate(node.container.files):
+            if file.sha256:
+                yield f"nodes.{node.name}.container.files.{i}", file, [node.name]
 
 
 def _image(judging: common.Judging, profile: Profile, start: StartRecord) -> None:
@@ -199,7 +215,7 @@ def _image(judging: common.Judging, profile: Profile, start: StartRecord) -> Non
         return
     facts = start.named("container.image")
     judging.saw(*facts)
-    where = _unseen(profile, facts)
+    where = _unseen([n.name for n in profile.nodes], facts)
     if not facts or where:
         judging.not_observable(
             f"nothing shows the image of the running container{where}",
@@ -220,12 +236,11 @@ def _image(judging: common.Judging, profile: Profile, start: StartRecord) -> Non
 
 
 def _files(judging: common.Judging, profile: Profile, start: StartRecord) -> None:
-    files = profile.launch.container.files if profile.launch.container else ()
-    for i, pinned in enumerate(f for f in files if f.sha256):
-        key = f"launch.container.files.{i}"
+    for key, pinned, nodes in _pinned(profile):
         facts = [f for f in start.named("file.sha256") if f.detail.get("path") in (pinned.path, str(pinned.host))]
+        facts = [f for f in facts if not nodes or f.node in nodes]
         judging.saw(*facts)
-        where = _unseen(profile, facts)
+        where = _unseen(nodes, facts)
         if not facts or where:
             judging.not_observable(
                 f"nothing shows the hash of {pinned.path}{where}",

@@ -126,13 +126,16 @@ class Builder:
         text = self.text(source)
         return str(self.path(text)) if text.startswith((".", "/")) else text
 
-    def container(self, data: Mapping[str, Any]) -> m.ContainerLaunch:
-        files = tuple(
+    def files(self, data: Mapping[str, Any]) -> tuple[m.ContainerFile, ...]:
+        """Overlay files of a container, of all or of one node."""
+        return tuple(
             m.ContainerFile(
                 self.path(f["host"]), self.text(f["path"]), self.maybe(f.get("sha256")), f.get("read_only", True)
             )
             for f in data.get("files", ())
         )
+
+    def container(self, data: Mapping[str, Any]) -> m.ContainerLaunch:
         entrypoint = data.get("entrypoint")
         execs = data.get("exec_command")
         return m.ContainerLaunch(
@@ -141,7 +144,7 @@ class Builder:
             command=self.texts(data.get("command")),
             name=self.maybe(data.get("name")),
             volumes={self.volume(k): self.text(v) for k, v in data.get("volumes", {}).items()},
-            files=files,
+            files=self.files(data),
             gpus=self.gpus(data.get("gpus")),
             network=self.maybe(data.get("network")),
             ipc=self.maybe(data.get("ipc")),

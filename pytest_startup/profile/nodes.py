@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_startup.profile.model import CacheFolder
+    from pytest_startup.profile.model import CacheFolder, ContainerFile, Profile
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,13 @@ class Step:
 
 @dataclass(frozen=True)
 class NodeContainer:
-    """What differs from ``launch.container`` on a node: ``volumes`` are added; ``docker_host`` as seen there."""
+    """What differs from ``launch.container`` on a node: ``volumes`` and ``files`` are added (a file of the same path
+    replaces the common one); ``docker_host`` as seen there."""
 
     name: str | None = None
     volumes: Mapping[str, str] = field(default_factory=dict)
     docker_host: str | None = None
+    files: tuple[ContainerFile, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,3 +89,10 @@ class Node:
     start_when: StartWhen | None = None
     container: NodeContainer = NodeContainer()
     steps: tuple[Step, ...] = ()
+
+
+def files_of(profile: Profile, node: Node) -> tuple[ContainerFile, ...]:
+    """The overlay files of a node's container."""
+    common = profile.launch.container.files if profile.launch.container is not None else ()
+    own = {file.path for file in node.container.files}
+    return (*(file for file in common if file.path not in own), *node.container.files)

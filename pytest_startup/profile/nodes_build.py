@@ -72,7 +72,7 @@ def _node(b: Builder, name: str, data: Mapping[str, Any], api: bool, checkpoint:
 
 def _container(b: Builder, data: Mapping[str, Any]) -> NodeContainer:
     volumes = {b.volume(k): b.text(v) for k, v in data.get("volumes", {}).items()}
-    return NodeContainer(b.maybe(data.get("name")), volumes, b.maybe(data.get("docker_host")))
+    return NodeContainer(b.maybe(data.get("name")), volumes, b.maybe(data.get("docker_host")), b.files(data))
 
 
 def _step(b: Builder, data: Mapping[str, Any]) -> Step:

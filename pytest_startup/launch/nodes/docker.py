@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.profile.model import ContainerLaunch, Profile
-from pytest_startup.profile.nodes import Node
+from pytest_startup.profile.nodes import Node, files_of
 
 #: The label by which a keeper finds its containers again: the run's id and the node's name.
 LABEL = "org.pytest-startup.node-run"
@@ -75,7 +75,7 @@ def options(profile: Profile, node: Node, env: Collection[str], files: Mapping[s
     out += ["--init"] if c.init else []
     for source, target in {**c.volumes, **node.container.volumes}.items():
         out += ["-v", f"{source}:{target}"]
-    for file in c.files:
+    for file in files_of(profile, node):
         mode = ":ro" if file.read_only else ""
         out += ["-v", f"{files.get(file.path, str(file.host))}:{file.path}{mode}"]
     for variable in env:

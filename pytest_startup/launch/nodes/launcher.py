@@ -17,7 +17,7 @@ from pytest_startup.launch.nodes.member import Member
 from pytest_startup.launch.nodes.reach import Access, NodeLost
 from pytest_startup.launch.nodes.running import NodesRunning
 from pytest_startup.profile.model import CacheFolder, Profile
-from pytest_startup.profile.nodes import Node
+from pytest_startup.profile.nodes import Node, files_of
 from pytest_startup.record import Leftover
 from pytest_startup.redact import Redactor
 
@@ -213,7 +213,7 @@ def node_spec(plan: StartPlan, node: Node, redactor: Redactor, files: Mapping[st
         "peers": True,
         "docker": nodes_docker.docker(node) if container is not None else [],
         "label": f"{nodes_docker.LABEL}={run_id}",
-        "files": [f.path for f in container.files] if container is not None else [],
+        "files": [f.path for f in files_of(plan.profile, node)],
         "shown": list(argv),
         "proved_gpus": list(nodes_docker.gpus_of(plan.profile, node)),
     }
@@ -243,7 +243,7 @@ def send_files(profile: Profile, access: Access) -> dict[str, str]:
     if container is None or node.reach.kind != "ssh":
         return {}
     out = {}
-    for file in container.files:
+    for file in files_of(profile, node):
         try:
             data = file.host.read_bytes()
         except OSError as error:
