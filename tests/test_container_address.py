@@ -109,10 +109,10 @@ class Socket:
 
     def _answer_all(self, peer: socket.socket) -> None:
         while data := peer.recv(65536):
-            status = 200 if b"/version" in data.split(b"\r\n")[0] else self._status
-            body = b'{"ApiVersion": "1.41"}' if status == 200 else self._body
-            head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            peer.sendall(head.encode() + body)
+            status = 200 if b"/_ping" in data.split(b"\r\n")[0] else self._status
+            body = b"OK" if status == 200 else self._body
+            lines = ["API-Version: 1.41", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+            peer.sendall("\r\n".join([f"HTTP/1.1 {status} X", *lines, "", ""]).encode() + body)
 
     def close(self) -> None:
         self._server.shutdown(socket.SHUT_RDWR)
@@ -155,18 +155,18 @@ def test_what_a_daemon_says(tmp_path, status, kind, text):
 
 def test_no_daemon(tmp_path, monkeypatch):
     with pytest.raises(DaemonLost, match="does not run: No such file or directory"):
-        Daemon(Address(f"unix://{tmp_path}/none", "test")).version()
+        Daemon(Address(f"unix://{tmp_path}/none", "test")).greet()
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(tmp_path / "dead"))
     dead.close()
     with pytest.raises(DaemonLost, match="does not run: Connection refused"):
-        Daemon(Address(f"unix://{tmp_path}/dead", "test")).version()
+        Daemon(Address(f"unix://{tmp_path}/dead", "test")).greet()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "docker.sock").touch()
     (tmp_path / "podman").mkdir()
     (tmp_path / "podman" / "podman.sock").touch()
     with pytest.raises(DaemonLost) as error:
-        Daemon(Address(f"unix://{tmp_path}/none", "test")).version()
+        Daemon(Address(f"unix://{tmp_path}/none", "test")).greet()
     assert f"; found unix://{tmp_path}/docker.sock, unix://{tmp_path}/podman/podman.sock" in str(error.value).replace(
         "unix:///var/run/docker.sock, ", ""
     )
@@ -176,10 +176,10 @@ def test_no_daemon(tmp_path, monkeypatch):
 def test_a_closed_daemon_is_not_used(tmp_path):
     server = Socket(tmp_path / "s", 404)
     daemon = Daemon(server.address)
-    daemon.version()
+    daemon.greet()
     daemon.close()
     with pytest.raises(DaemonLost, match="is not used any more"):
-        daemon.version()
+        daemon.greet()
     server.close()
 
 
@@ -189,7 +189,7 @@ def test_who_may_not_use_it(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pytest_startup.launch.container.daemon._probe", refused)
     with pytest.raises(DaemonLost) as error:
-        Daemon(Address(f"unix://{tmp_path}/s", "test")).version()
+        Daemon(Address(f"unix://{tmp_path}/s", "test")).greet()
     assert f"may not be used by uid {os.getuid()}: join the group of its socket (usermod -aG docker USER" in str(
         error.value
     )

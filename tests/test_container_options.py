@@ -212,8 +212,8 @@ class Rootless:
     def info(self) -> dict[str, object]:
         return {"SecurityOptions": ["name=seccomp,profile=default", "name=rootless"]}
 
-    def version(self) -> dict[str, object]:
-        return {"Components": [{"Name": self.engine}]}
+    def is_podman(self) -> bool:
+        return self.engine == "Podman"
 
     def image(self, name: str) -> dict[str, object]:
         return {"Id": name}
@@ -221,7 +221,7 @@ class Rootless:
 
 @pytest.mark.parametrize(
     ("engine", "network", "refused"),
-    [("Engine", "host", True), ("Engine", "bridge", False), ("Podman Engine", "host", False)],
+    [("Docker", "host", True), ("Docker", "bridge", False), ("Podman", "host", False)],
 )
 def test_network_host_of_a_rootless_daemon(engine, network, refused, tmp_path):
     of = profile(ContainerLaunch(IMAGE, network=network), port=None)

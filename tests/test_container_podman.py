@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from pytest_startup.dockerrun import inspected
 from pytest_startup.draft import from_run
 from pytest_startup.draftyaml import render
@@ -21,22 +19,9 @@ KILLED = {"Status": "exited", "Running": False, "ExitCode": 137, "OOMKilled": Fa
 
 
 def test_one_that_is_being_stopped_still_runs():
-    assert podman.state(STOPPING)["Running"] is True
-    assert podman.state(KILLED) == KILLED
-    running = {"Status": "running", "Running": True}
-    assert podman.state(running) == running
-
-
-@pytest.mark.parametrize(
-    ("version", "answer"),
-    [
-        ({"Components": [{"Name": "Podman Engine", "Version": "4.3.1"}, {"Name": "Conmon"}]}, True),
-        ({"Components": [{"Name": "Engine", "Version": "20.10.24"}]}, False),
-        ({"Version": "1.13"}, False),
-    ],
-)
-def test_who_it_is(version, answer):
-    assert podman.is_podman(version) is answer
+    assert podman.as_docker({"Id": "x", "State": STOPPING}) == {"Id": "x", "State": {**STOPPING, "Running": True}}
+    for state in (KILLED, {"Status": "running", "Running": True}):
+        assert podman.as_docker({"State": state}) == {"State": state}
 
 
 def test_pieces_of_lines_with_times_of_their_own():

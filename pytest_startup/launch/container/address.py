@@ -30,7 +30,6 @@ class Address:
     url: str
     source: str
     tls: Path | None = None
-    verify: bool = True
 
     @property
     def socket(self) -> str | None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from pytest_startup.launch import locks, ports
 from pytest_startup.launch.container import labels as container_labels
-from pytest_startup.launch.container import podman
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 from pytest_startup.launch.container.facts import file_problems
 from pytest_startup.launch.container.options import OWN_MEMBERS, option_problems, published
@@ -87,7 +86,7 @@ class Checks:
                     f"{self._profile.place('launch.container.runtime')}: the daemon knows no runtime "
                     f"{container.runtime} (known: {', '.join(known)}){help_}"
                 ]
-        if container.gpus is not None and podman.is_podman(self._daemon.version()):
+        if container.gpus is not None and self._daemon.is_podman():
             return [
                 f"{self._profile.place('launch.container.gpus')}: Podman ignores GPU requests of this API; "
                 "generate a CDI file (nvidia-ctk cdi generate) and name its devices in launch.container.devices "
@@ -101,7 +100,7 @@ class Checks:
             return []
         if "name=rootless" not in (self._daemon.info().get("SecurityOptions") or ()):
             return []
-        if podman.is_podman(self._daemon.version()):
+        if self._daemon.is_podman():
             return []
         return [
             f"{self._profile.place('launch.container.network')}: the daemon is a rootless one, whose network host is "

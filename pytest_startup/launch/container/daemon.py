@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_startup.launch.container import address as docker_address
+from pytest_startup.launch.container import podman
 from pytest_startup.launch.container.address import Address
 
 if TYPE_CHECKING:
@@ -22,8 +23,10 @@ WORK = 60.0
 #: Seconds for one read of a socket where our own limit is another one; whoever is left behind in it ends some time.
 _LONG = 3600.0
 _CHUNK = 1 << 18
-#: For a client that only asks which version the daemon speaks.
+#: For a daemon that does not say which version it speaks, and a client that only asks for that.
 _ANY_VERSION = "1.24"
+#: The header by which Podman tells itself from Docker.
+_PODMAN = "Libpod-API-Version"
 
 
 class DaemonLost(Exception):
@@ -50,10 +53,15 @@ class Daemon:
         self._clients: dict[float, APIClient] = {}
         self._lock = threading.Lock()
         self._closed = False
-        self._version: str | None = None
+        self._greeting: Mapping[str, str] | None = None
 
-    def version(self) -> Mapping[str, Any]:
-        return self._call("version", ASK, lambda c: dict(c.version()))
+    def greet(self) -> None:
+        """Is somebody there? Costs the daemon nothing, unlike ``/version``, for which Podman needs seconds."""
+        self._call("ping", ASK, _ping)
+
+    def is_podman(self) -> bool:
+        """Podman, which answers in Docker's words but not always with Docker's meaning (see ``container.podman``)."""
+        return _PODMAN in self._call("ping", ASK, _ping)
 
     def info(self) -> Mapping[str, Any]:
         return self._call("info", ASK, lambda c: dict(c.info()))
@@ -62,7 +70,7 @@ class Daemon:
         return self._call("image inspect", ASK, lambda c: dict(_plain(c).inspect_image(name)))
 
     def inspect(self, container: str, limit: float = ASK) -> Mapping[str, Any]:
-        return self._call("inspect", limit, lambda c: dict(c.inspect_container(container)))
+        return self._call("inspect", limit, lambda c: podman.as_docker(c.inspect_container(container)))
 
     def containers(self, labels: Sequence[str] = ()) -> list[Mapping[str, Any]]:
         """All containers, created and stopped ones too, that have all of these labels (``name`` or ``name=value``)."""
@@ -197,13 +205,14 @@ class Daemon:
             if self._closed:
                 raise DaemonLost(f"{self.where()} is not used any more")
             if timeout not in self._clients:
-                if self._version is None:
+                if self._greeting is None:
                     asking = self._client(_ANY_VERSION, ASK)
                     try:
-                        self._version = str(asking.version(api_version=False)["ApiVersion"])
+                        self._greeting = _ping(asking)
                     finally:
                         asking.close()
-                self._clients[timeout] = self._client(self._version, timeout)
+                version = self._greeting.get("API-Version") or _ANY_VERSION
+                self._clients[timeout] = self._client(version, timeout)
             return self._clients[timeout]
 
     def _client(self, version: str, timeout: float) -> APIClient:
@@ -219,7 +228,7 @@ class Daemon:
             tls = docker.tls.TLSConfig(
                 client_cert=pair if os.path.exists(pair[0]) else None,
                 ca_cert=str(folder / "ca.pem") if (folder / "ca.pem").exists() else None,
-                verify=self.address.verify,
+                verify=True,
             )
         client = docker.APIClient(base_url=self.address.url, version=version, timeout=round(timeout), tls=tls)
         client.trust_env = False
@@ -285,6 +294,14 @@ def _probe(path: str | None, limit: float) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(limit)
             probe.connect(path)
+
+
+def _ping(client: APIClient) -> Mapping[str, str]:
+    """The headers of an answer that says who it is. Raises DaemonRefused."""
+    with client.get(f"{client.base_url}/_ping") as answer:
+        if answer.status_code >= 400:
+            raise DaemonRefused(answer.text.strip() or str(answer.reason))
+        return answer.headers
 
 
 def _plain(client: APIClient) -> Any:

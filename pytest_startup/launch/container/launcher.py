@@ -248,7 +248,7 @@ class ContainerLauncher:
         if self._daemon is None:
             daemon = Daemon(docker_address.find(container, self._environ))
             try:
-                daemon.version()
+                daemon.greet()
             except (DaemonRefused, NotThere) as error:
                 daemon.close()
                 raise LaunchError(f"{daemon.where()} {trouble.refused(str(error))}") from None

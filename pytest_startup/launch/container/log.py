@@ -144,6 +144,7 @@ class LogPump:
         self._files = LogFiles(node / "engine.log", node / "lines.tsv", redactor.stream())
         self._reading = Reading(position, self._take)
         self._stream: Stream | None = None
+        self._opened = threading.Event()
         self._give_up = threading.Event()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="startup-container-log", daemon=True)
@@ -159,6 +160,11 @@ class LogPump:
 
     def start(self) -> None:
         self._thread.start()
+
+    def opened(self, timeout: float) -> bool:
+        """Wait until it is read for the first time, or can't be. Podman takes seconds for it where much else is done,
+        and an engine must not be judged by a log that is not looked at yet."""
+        return self._opened.wait(timeout)
 
     def reopen(self) -> None:
         """The daemon was away: a stream from before may be dead without a word."""
@@ -206,7 +212,10 @@ class LogPump:
             return False
 
     def _read(self, follow: bool) -> None:
-        stream = self._daemon.logs(self._container, self._reading.position.since, follow)
+        try:
+            stream = self._daemon.logs(self._container, self._reading.position.since, follow)
+        finally:
+            self._opened.set()
         self._stream = stream
         try:
             self._reading.run(stream)

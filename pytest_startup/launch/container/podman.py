@@ -16,15 +16,11 @@ _OWN_VARIABLES = ("container=podman", "TERM=", "HOME=", "HOSTNAME=")
 _MOUNT_OPTIONS = frozenset({"rw", "rprivate", "rbind", "nosuid", "nodev"})
 
 
-def is_podman(version: Mapping[str, Any]) -> bool:
-    """By what the daemon says of its version."""
-    return any("podman" in str(part.get("Name", "")).lower() for part in version.get("Components") or ())
-
-
-def state(said: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The state of a container. One that is being stopped still runs: Podman calls it ``stopping``, does not say that
-    it is running, and gives exit code 0 until its process is gone."""
-    return {**said, "Running": True} if said.get("Status") == "stopping" else said
+def as_docker(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An inspected container. One that is being stopped still runs: Podman calls its state ``stopping``, does not say
+    that it is running, and gives exit code 0 until its process is gone."""
+    state = container["State"]
+    return {**container, "State": {**state, "Running": True}} if state.get("Status") == "stopping" else container
 
 
 def asked_for(container: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 from pytest_startup.launch import registry, stopping
 from pytest_startup.launch.base import Exit, NodeLog, StartPlan
-from pytest_startup.launch.container import podman
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 from pytest_startup.launch.container.exec import Exec
 from pytest_startup.launch.container.file_log import FilePump
@@ -28,6 +27,8 @@ from pytest_startup.record import Evidence, Fact, Leftover
 from pytest_startup.redact import Redactor
 
 _POLL = 0.05
+#: Seconds for a log to be opened before anything else is asked of the engine.
+_OPENED = 10.0
 #: Seconds for the rest of a log to arrive after the container has ended.
 _REST = 10.0
 
@@ -95,6 +96,8 @@ class ContainerRunning:
         self._pump = self._log_pump(folder, redactor)
         self._pump.start()
         self._watcher.start()
+        if isinstance(self._pump, LogPump):
+            self._pump.opened(_OPENED)
 
     def _record(self) -> None:
         """Write what the container has taken of the host's shared memory where the next run finds it."""
@@ -253,7 +256,7 @@ class ContainerRunning:
                 time.sleep(0.5)
 
     def _boot_over(self) -> bool:
-        state = podman.state(self._daemon.inspect(self.container)["State"])
+        state = self._daemon.inspect(self.container)["State"]
         return not state.get("Running") or state.get("StartedAt") != self._launched.boot.started_at
 
     def _daemon_returned(self) -> None:
@@ -281,7 +284,7 @@ class ContainerRunning:
         name = f"{boot.name} ({boot.container[:12]})"
         while True:
             try:
-                state = podman.state(self._daemon.inspect(boot.container)["State"])
+                state = self._daemon.inspect(boot.container)["State"]
                 running, why = bool(state.get("Running")), f"still {state.get('Status')}"
             except NotThere:
                 running, why = False, ""

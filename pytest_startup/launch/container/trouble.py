@@ -35,7 +35,7 @@ def why_lost(address: Address) -> str | None:
 
 
 def refused(text: str) -> str:
-    """What a daemon answered that would not even say its version, with what helps."""
+    """What a daemon answered that would not even say who it is, with what helps."""
     if _WANTS_TLS in text:
         return (
             "expects TLS: set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH (a folder of ca.pem, cert.pem and key.pem), or "
