@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_startup.profile.problems import KeyPath, nearest
+from pytest_startup.profile.problems import KeyPath, suggested
 
 Wrong = Iterator[tuple[KeyPath, str]]
 #: Seconds that a headless vLLM node takes to end after TERM when its head is gone (0.31: 5 s grace, TERM, KILL: 11 s).
@@ -143,9 +143,7 @@ def _waits(nodes: Mapping[str, Any]) -> Wrong:
         other = when.get("node")
         if isinstance(other, str):
             if other not in nodes:
-                near = nearest(other, nodes)
-                hint = f"did you mean {near}?" if near else f"known: {', '.join(nodes)}"
-                yield (*path, "node"), f"no node {other}; {hint}"
+                yield (*path, "node"), f"no node {other}; {suggested(other, nodes)}"
             elif other == name:
                 yield (*path, "node"), f"{name} would wait for itself; expected another node"
             else:
@@ -181,9 +179,7 @@ def _restarts(data: Mapping[str, Any], nodes: Mapping[str, Any]) -> Wrong:
         named = _list(row.get("nodes")) if isinstance(row, dict) else []
         for number, name in enumerate(named):
             if isinstance(name, str) and name not in nodes:
-                near = nearest(name, nodes)
-                hint = f"did you mean {near}?" if near else f"known: {', '.join(nodes)}"
-                yield ("restarts", index, "nodes", number), f"no node {name}; {hint}"
+                yield ("restarts", index, "nodes", number), f"no node {name}; {suggested(name, nodes)}"
 
 
 def _list(value: object) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     by_plain = {k.replace("-", "_").casefold(): k for k in known}
     found = difflib.get_close_matches(word.replace("-", "_").casefold(), by_plain, n=1, cutoff=0.6)
     return by_plain[found[0]] if found else None
+
+
+def suggested(word: str, legal: Collection[str]) -> str:
+    """``did you mean check?``, or all that is legal where nothing is close."""
+    near = nearest(word, legal)
+    return f"did you mean {near}?" if near else f"known: {', '.join(legal) or 'none'}"
 
 
 def meant(text: str, legal: Iterable[str]) -> str:

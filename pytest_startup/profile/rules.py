@@ -13,7 +13,7 @@ from typing import Any
 from pytest_startup.profile import units
 from pytest_startup.profile.names import CHECKS, ENGINES, NODES_KINDS, PHASE_KEYS, RESTART_KINDS
 from pytest_startup.profile.nodes_rules import check_nodes
-from pytest_startup.profile.problems import KeyPath, nearest
+from pytest_startup.profile.problems import KeyPath, nearest, suggested
 
 Wrong = Iterator[tuple[KeyPath, str]]
 _PINNED = re.compile(r"(?:[^@\s]+@)?sha256:[0-9a-f]{64}")
@@ -207,9 +207,7 @@ def _restarts(data: Mapping[str, Any]) -> Wrong:
             )
         for number, name in enumerate(_get(row, "wipe", kind=list)):
             if isinstance(name, str) and name not in caches:
-                near = nearest(name, caches)
-                hint = f"did you mean {near}?" if near else f"known: {', '.join(caches) or 'none'}"
-                yield ("restarts", index, "wipe", number), f"no entry {name} in caches; {hint}"
+                yield ("restarts", index, "wipe", number), f"no entry {name} in caches; {suggested(name, caches)}"
 
 
 def _caches(data: Mapping[str, Any], known: Known) -> Wrong:
@@ -300,11 +298,7 @@ def _waivers(data: Mapping[str, Any], known: Known) -> Wrong:
     for index, row in enumerate(_get(data, "waive", kind=list)):
         check = _get(row, "check", kind=str)
         if check and check not in names:
-            near = nearest(check, names)
-            yield (
-                ("waive", index, "check"),
-                f"unknown check {check}; " + (f"did you mean {near}?" if near else f"known: {', '.join(names)}"),
-            )
+            yield ("waive", index, "check"), f"unknown check {check}; {suggested(check, names)}"
         elif check in seen:
             yield ("waive", index, "check"), f"{check} is waived twice, also in waive.{seen[check]}; remove one"
         seen.setdefault(check, index)
