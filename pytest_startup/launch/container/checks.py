@@ -96,11 +96,9 @@ class Checks:
 
     def _rootless(self) -> list[str]:
         """A rootless Docker lives in a network of its own: ``host`` is that one. (A rootless Podman does not.)"""
-        if published(self._container):
+        if published(self._container) or self._daemon.is_podman():
             return []
         if "name=rootless" not in (self._daemon.info().get("SecurityOptions") or ()):
-            return []
-        if self._daemon.is_podman():
             return []
         return [
             f"{self._profile.place('launch.container.network')}: the daemon is a rootless one, whose network host is "
