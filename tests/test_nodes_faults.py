@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -246,6 +248,28 @@ def test_a_node_that_was_left_up_is_told_and_its_end_too(net, launcher, tmp_path
     ended = end_after(second, lambda: os.kill(head, signal.SIGKILL), 1.0)
     assert "left up since reference" in ended.text
     assert set(stopped(second)) == {"head", "worker"}
+
+
+def test_a_port_that_is_busy_on_the_head_only(net, launcher, tmp_path):
+    """The worker has such a listener too, and nobody minds: it is the head's port."""
+    listen = (
+        "import socket, sys; s = socket.create_server(('0.0.0.0', 29600)); print('up', flush=True); sys.stdin.read()"
+    )
+    busy = []
+    try:
+        for node in ("head", "worker"):
+            command = ["nsenter", f"--net=/run/netns/{net}{node}", "--", sys.executable, "-c", listen]
+            busy.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            assert busy[-1].stdout is not None
+            assert busy[-1].stdout.readline() == b"up\n"
+        profile = pair(tmp_path, net)
+        (reason,) = launcher.preflight(profile)
+        assert f"node head: port 29600 is already taken by pid {busy[0].pid}" in reason
+        with pytest.raises(LaunchError, match=f"node head: port 29600 is already taken by pid {busy[0].pid}"):
+            launcher.start(plan(profile, tmp_path))
+    finally:
+        for process in busy:
+            process.communicate(timeout=20)
 
 
 def test_a_missing_namespace_is_an_error_before_anything_is_started(launcher, tmp_path):
