@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers_nodes import needs_namespaces
+from helpers_nodes import LOGS, needs_namespaces
 from helpers_profile import read
 
 from pytest_startup.launch.nodes.gpus import parse_csv
@@ -295,3 +295,32 @@ def test_overlay_files_that_will_be_sent_are_looked_at_here(tmp_path):
     patch.write_text("changed")
     (found,) = own_files(profile)
     assert f"p.yaml:4: overlay file {patch}: sha256 d67e2e944994…, expected 222222222222…" in found
+
+
+@pytest.mark.parametrize(
+    ("case", "nodes", "expected"),
+    [
+        ("never", ("worker",), "worker has not come to the rendezvous (it has not been started); head waits for"),
+        ("wrong-worker", ("worker",), "worker can't connect to 10.78.0.77:29603 (wrong address or port?)"),
+        ("wrong-head", ("head",), "head can't connect to 10.78.0.77:29600 (wrong address or port?)"),
+    ],
+)
+def test_whom_a_real_pair_waits_for(case, nodes, expected):
+    """What vLLM 0.31 printed over two nodes; the node that is at fault may be the one that says nothing."""
+    logs = {n: LOGS / "rendezvous" / f"{case}.{n}.log" for n in ("head", "worker")}
+    there = {n: path for n, path in logs.items() if path.exists()}
+    stands = {n: Stand() for n in logs}
+    for n, path in there.items():
+        stands[n].feed(path.read_bytes(), 5.0)
+    found = missing(stands, list(there), 400.0, 300.0)
+    assert found is not None
+    assert found.nodes == nodes
+    assert expected in found.text
+    assert missing(stands, list(there), 200.0, 300.0) is None  # not yet
+
+
+def test_a_real_pair_that_has_met_waits_for_nobody():
+    stands = {n: Stand() for n in ("head", "worker")}
+    for n, made in stands.items():
+        made.feed((LOGS / f"{n}-warm.log").read_bytes(), 5.0)
+    assert missing(stands, list(stands), 4000.0, 300.0) is None
