@@ -378,8 +378,18 @@ def test_a_volume_that_only_the_daemon_may_enter(engine, launcher, tmp_path, mon
     seen = launcher.snapshots(profile, before, True)["compile-cache"].tree
     assert (seen.exists, len(seen.files)) == (True, 1)
     assert engine.labelled() == [running.container]
-    with pytest.raises(LaunchError, match=r"lies in vllm-cache, which uid 0 may not enter; run as root, or give"):
+    said = launcher.wipe(profile, cache, True)
+    assert said == "cache compile-cache wiped: /cache/torch_compile_cache, in volume vllm-cache, by the image's own rm"
+    assert launcher.snapshots(profile, before, True)["compile-cache"].tree.exists is False
+    assert engine.labelled() == []
+    monkeypatch.setattr("pytest_startup.launch.container.caches._RM", ("no-such-program",))
+    with pytest.raises(LaunchError) as error:
         launcher.wipe(profile, cache, True)
+    assert "lies in vllm-cache, which uid 0 may not enter, and a container of the image can't do it (" in str(
+        error.value
+    )
+    assert "run as root, or give the cache a volume of its own" in str(error.value)
+    assert engine.labelled() == []
 
 
 def test_long_lines_and_both_streams_arrive_whole(engine, launcher, tmp_path):

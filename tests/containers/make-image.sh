@@ -27,7 +27,7 @@ for link in python python3 "python$version"; do
 done
 
 # 2. a few programs, and the shared libraries of all
-printf '%s\n' /bin/dash /bin/sleep /bin/cat /bin/ls /bin/kill /usr/bin/env > "$work/programs"
+printf '%s\n' /bin/dash /bin/sleep /bin/cat /bin/ls /bin/rm /bin/kill /usr/bin/env > "$work/programs"
 find "$root$prefix" -name '*.so*' -type f -printf '/%P\n' | sed "s#^#$prefix#" > "$work/modules"
 { echo "$python"; cat "$work/programs" "$work/modules"; } | xargs -r ldd 2>/dev/null \
   | grep -o '/[^ ]*' | grep '\.so[.0-9]*$' | sort -u > "$work/libraries"

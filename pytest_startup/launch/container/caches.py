@@ -6,19 +6,24 @@ import contextlib
 import os
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
 from pytest_startup.launch.base import LaunchError
-from pytest_startup.launch.container.daemon import Daemon, NotThere
+from pytest_startup.launch.container.daemon import Daemon, DaemonRefused, NotThere
 from pytest_startup.launch.container.facts import ArchiveReader
 from pytest_startup.launch.container.options import host_path, mounts
 from pytest_startup.launch.wiping import WipeRefused, wipe
 from pytest_startup.observe.caches import Snapshot, snapshot, snapshot_tar
 from pytest_startup.profile.model import CacheFolder, ContainerLaunch
 from pytest_startup.record import CacheTree
+
+#: What removes a folder in a container of the engine's image, and the seconds for it.
+_RM = ("rm", "-rf", "--")
+_WIPE = 120.0
 
 
 class ContainerCaches:
@@ -134,10 +139,42 @@ class ContainerCaches:
             except NotThere:
                 return f"cache {cache.name} was not there (volume {source})"
             return f"cache {cache.name} wiped: volume {source} was made anew"
+        why = "" if source.startswith("/") or not rest else self._wipe_inside(inside)
+        if why is None:
+            return f"cache {cache.name} wiped: {inside}, in volume {source}, by the image's own rm"
         raise WipeRefused(
-            f"nothing is wiped: cache {cache.name} ({inside}) lies in {source}, which uid {os.getuid()} may not enter; "
-            "run as root, or give the cache a volume of its own and restart it with kind: fresh-container"
+            f"nothing is wiped: cache {cache.name} ({inside}) lies in {source}, which uid {os.getuid()} may not enter"
+            f"{why}; run as root, or give the cache a volume of its own and restart it with kind: fresh-container"
         )
+
+    def _wipe_inside(self, inside: str) -> str | None:
+        """Remove a folder in a volume that is not ours to enter: a container of the image, with nothing else mounted
+        and no network, runs ``rm``. None: done; else why not, to be put behind a sentence."""
+        mount = self._mount_of(inside)
+        if mount is None:
+            return None
+        body = {
+            "Image": self._container.image,
+            "Entrypoint": [*_RM, inside],
+            "User": "0",
+            "Labels": dict(self._labels),
+            "HostConfig": {"Mounts": [{**mount, "ReadOnly": False}], "NetworkMode": "none"},
+        }
+        wiper = self._daemon.create(body, f"pytest-startup-wipe-{uuid.uuid4().hex[:12]}")
+        try:
+            self._daemon.start(wiper)
+            until = time.monotonic() + _WIPE
+            while (state := self._daemon.inspect(wiper)["State"]).get("Running") and time.monotonic() < until:
+                time.sleep(0.05)
+            if state.get("Running"):
+                return f", and rm in a container did not end within {_WIPE:g} s"
+            code = int(state.get("ExitCode") or 0)
+            return f", and rm in a container ended with {code}" if code else None
+        except DaemonRefused as error:
+            return f", and a container of the image can't do it ({error})"
+        finally:
+            with contextlib.suppress(NotThere):
+                self._daemon.remove(wiper)
 
 
 def _manner(folder: Path) -> os.stat_result | None:
