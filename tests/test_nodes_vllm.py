@@ -35,14 +35,24 @@ def _isolated(tmp_path, monkeypatch):
     isolate(tmp_path, monkeypatch)
 
 
-def text(net: str, caches: Path, expect: str = "", restarts: str = "[]") -> str:
+def text(
+    net: str,
+    caches: Path,
+    expect: str = "",
+    restarts: str = "[]",
+    worker: str = "",
+    master: str = "${node.head.address}",
+    peers: str = "5m",
+) -> str:
+    """``worker``: further lines of that node; ``master``: the address at which it looks for the head."""
+
     def node(name: str, rank: int, address: str, more: str) -> str:
         return f"""\
   {name}:
     reach: {{namespace: {net}{name}}}
     address: {address}
     ranks: [{rank}]
-    args: [--node-rank, "{rank}"{more}]
+    args: [--node-rank, "{rank}", --master-addr, "{master if rank else "${node.head.address}"}"{more}]
     env: {{VLLM_HOST_IP: {address}, VLLM_CPU_OMP_THREADS_BIND: "{rank}", VLLM_CACHE_ROOT: {caches}/{name}}}
     caches: {{compile-cache: {{path: {caches}/{name}/torch_compile_cache, kind: compile}}}}
 """
@@ -55,13 +65,13 @@ engine:
   version: 0.31.0
   model: {ENGINE}/models/facts
   args: [--max-model-len, "1024", --kv-cache-memory-bytes, "268435456", --tensor-parallel-size, "2", --nnodes, "2",
-         --master-addr, "${{node.head.address}}", --master-port, "29600"]
+         --master-port, "29600"]
   env: {{HF_HUB_OFFLINE: "1", VLLM_NO_USAGE_STATS: "1", CPU_VLLM_COMPILE: "1", GLOO_SOCKET_IFNAME: eth0}}
 launch: {{process: {{command: [{ENGINE}/venv/bin/vllm, serve]}}, host: 0.0.0.0, port: 8000}}
 nodes:
 {node("head", 0, "10.78.0.1", "")}    ports: [29600]
-{node("worker", 1, "10.78.0.2", ", --headless")}
-deadlines: {{ready: 20m, stop: 25s, release: 30s, peers: 5m}}
+{node("worker", 1, "10.78.0.2", ", --headless")}{worker}
+deadlines: {{ready: 20m, stop: 25s, release: 30s, peers: {peers}}}
 restarts: {restarts}
 expect:
   completion: {{prompt: "The capital of France is", contains: Paris}}
@@ -126,6 +136,62 @@ def test_a_cut_between_the_nodes_ends_what_health_calls_healthy(net, caches, tmp
     assert (seen["failure"]["kind"], seen["failure"]["node"]) == ("node-lost", "worker")
     assert all(left["released"] for left in seen["cleanup"])
     assert len(everything) == 3
+    assert all(gone(pid) for pid in everything)
+
+
+#: The worker is started when the head waits for it: as late as can be.
+LATE = "    start_when: {node: head, log: 'world_size=2 rank=0', within: 5m}\n"
+
+
+@LONG
+def test_a_late_worker_is_met_and_the_head_alone_can_not_be_restarted(net, caches, tmp_path):
+    """The worker that was left up comes to no second rendezvous: told after ``deadlines.peers``, not after 30 min."""
+    run = gate(
+        tmp_path,
+        net,
+        text=text(net, caches, restarts="[{kind: process, nodes: [head]}]", worker=LATE, peers="60s"),
+        timeout=2400,
+    )
+    assert record(tmp_path)["ready"], run.stdout
+    seen = record(tmp_path, "restart-1")
+    assert (seen["failure"]["kind"], seen["failure"]["node"]) == ("node-missing", "worker"), run.stdout
+    assert "it was left up and does not come again: this engine needs all its nodes restarted" in run.stdout
+    assert all(left["released"] for left in seen["cleanup"])
+
+
+@LONG
+def test_the_worker_alone_can_not_be_restarted(net, caches, tmp_path):
+    """The head does not survive the loss of its worker: it ends at the stop, or at the next request."""
+    run = gate(tmp_path, net, text=text(net, caches, restarts="[{kind: process, nodes: [worker]}]"), timeout=2400)
+    assert record(tmp_path)["ready"], run.stdout
+    seen = record(tmp_path, "restart-1")
+    assert run.returncode == 1, run.stdout
+    told = ("node head was to be left up and did not outlive", "on node head", "of node head")
+    assert any(text in seen["failure"]["summary"] for text in told), seen["failure"]
+    assert "left up" in seen["failure"]["summary"]
+    assert seen["ready_seconds"] is None
+
+
+@LONG
+def test_a_wrong_master_address_is_named(net, caches, tmp_path):
+    run = gate(tmp_path, net, text=text(net, caches, master="10.78.0.77", peers="60s"), timeout=1200)
+    seen = record(tmp_path)
+    assert (seen["failure"]["kind"], seen["failure"]["node"]) == ("node-missing", "worker"), run.stdout
+    assert "worker can't connect to 10.78.0.77:29600 (wrong address or port?)" in run.stdout
+    assert all(left["released"] for left in seen["cleanup"])
+
+
+@LONG
+@pytest.mark.parametrize("rank", ["Worker_TP0", "Worker_TP1"])
+def test_a_rank_that_is_asked_to_end_while_serving(net, caches, tmp_path, rank):
+    with Gate(tmp_path, net, text=text(net, caches, LOAD)) as run:
+        run.said("ready after", 1300)
+        everything = processes(run)
+        (victim,) = processes(run, f"VLLM::{rank}")
+        os.kill(victim, signal.SIGTERM)
+        run.end(120)
+    failure = record(tmp_path)["failure"]
+    assert failure["node"] == {"Worker_TP0": "head", "Worker_TP1": "worker"}[rank]
     assert all(gone(pid) for pid in everything)
 
 

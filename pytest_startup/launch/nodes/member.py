@@ -216,7 +216,9 @@ class Member:
         except LaunchError as error:
             rows = [["", False, str(error)]]
         seconds = round(time.monotonic() - begin, 3)
-        return [Leftover("container", f"{one} {why}".strip(), gone, seconds, self.node.name) for one, gone, why in rows]
+        found = [("container", f"{one} {why}".strip(), gone) for one, gone, why in rows]
+        found = found or [("container", "none of ours is there", True)]  # its keeper has removed what a step had made
+        return [Leftover(kind, what, gone, seconds, self.node.name) for kind, what, gone in found]
 
     def _gone(self, ended: Mapping[str, Any], begin: float) -> list[Leftover]:
         seconds = round(time.monotonic() - begin, 3)
