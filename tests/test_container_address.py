@@ -127,13 +127,15 @@ class Socket:
             peer.close()
 
 
-def test_a_daemon_that_never_answers(tmp_path):
+def test_a_daemon_that_never_answers(tmp_path, monkeypatch):
+    """The limit is ours: docker-py itself would wait for a minute here."""
+    monkeypatch.setattr("pytest_startup.launch.container.daemon.ASK", 60.0)
     server = Socket(tmp_path / "s")
     daemon = Daemon(server.address)
     begin = time.monotonic()
     with pytest.raises(DaemonLost, match=r"did not answer \(inspect\) within 0.5 s"):
         daemon.inspect("x", 0.5)
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 30
     server.close()
     daemon.close()
 
