@@ -99,7 +99,9 @@ def test_idle_containers_ray_and_the_server_by_exec():
         "docker exec mimo-head ray status --address 192.0.2.10:6379",
     ]
     assert made["head"]["steps"][2]["until"] == r"/2\.0 GPU"
-    (worker,) = [executed(step["argv"]) for step in made["worker"]["steps"][1:]]
+    assert [step["until"] for step in made["worker"]["steps"]] == [None, r"/1\.0 GPU", None]
+    ready, worker = [executed(step["argv"]) for step in made["worker"]["steps"][1:]]
+    assert ready == "docker exec mimo-worker ray status --address 192.0.2.10:6379"
     assert worker == (
         "docker exec mimo-worker ray start --address 192.0.2.10:6379 --node-ip-address 192.0.2.11 --num-gpus 1 "
         "--disable-usage-stats"

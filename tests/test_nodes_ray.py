@@ -28,16 +28,18 @@ SAID = HERE / "data" / "nodes" / "ray"
 EXAMPLE = HERE.parent / "examples" / "gb10-mimo-pair-ray.yaml"
 
 
-def condition() -> str:
-    """The example's own: when does the cluster hold both GPUs?"""
-    head = yaml.safe_load(EXAMPLE.read_text())["nodes"]["head"]
-    (until,) = [step["until"] for step in head["steps"] if "until" in step]
+def condition(node: str = "head") -> str:
+    """The example's own: when does the cluster hold both GPUs (head), or that of the head (worker)?"""
+    steps = yaml.safe_load(EXAMPLE.read_text())["nodes"][node]["steps"]
+    (until,) = [step["until"] for step in steps if "until" in step]
     return until
 
 
 @pytest.mark.parametrize(("said", "holds"), [("nobody", False), ("starting", False), ("one", False), ("two", True)])
 def test_the_start_condition_on_what_ray_really_says(said, holds):
-    assert bool(re.search(condition(), (SAID / f"{said}.txt").read_text())) is holds
+    text = (SAID / f"{said}.txt").read_text()
+    assert bool(re.search(condition(), text)) is holds
+    assert bool(re.search(condition("worker"), text)) is (said == "one")
 
 
 def test_a_step_is_repeated_until_the_cluster_is_whole(tmp_path):
@@ -147,7 +149,12 @@ def text(engines, venv: Path, serve: list[str], model: str, args: list[str], env
         "head": node(
             "head", "10.78.0.1", 0, [{"exec": head, **patience}, {"exec": status, "until": condition(), **patience}]
         ),
-        "worker": node("worker", "10.78.0.2", 1, [{"exec": worker, **patience}]),
+        "worker": node(
+            "worker",
+            "10.78.0.2",
+            1,
+            [{"exec": status, "until": condition("worker"), **patience}, {"exec": worker, **patience}],
+        ),
     }
     container = {
         "image": made["head"].image,
