@@ -9,7 +9,8 @@ import pytest
 from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, answer, fact, profile, record, reference, says
 
 from pytest_startup.baseline import Baseline, Population
-from pytest_startup.checks.identity import check, same_version
+from pytest_startup.checks.identity import check
+from pytest_startup.checks.identity_pinned import same_version
 from pytest_startup.profile.model import Change, ContainerFile, ContainerLaunch, Engine, Host, Launch, Profile, Restart
 from pytest_startup.record import JSON, Fact
 
