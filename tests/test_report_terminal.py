@@ -201,6 +201,18 @@ def test_a_result_travels_unchanged(text: str, numbers: dict[str, float | int | 
     assert result.rows["restart-1"].failed == text
 
 
+@pytest.mark.parametrize(
+    ("last", "named"), [(2, "reference, restart-1, restart-2"), (20, "reference, restart-1 … restart-20: 21 starts")]
+)
+def test_a_waiver_names_the_starts_for_which_it_was_needed(last: int, named: str) -> None:
+    starts = ["reference", *(f"restart-{n}" for n in range(1, last + 1))]
+    result = ProfileResult("x.yaml", "x", expected=tuple((start, "graphs") for start in starts))
+    for start in starts:
+        item = ItemResult(start, "graphs", "not observable", "", "", waived="a CPU")
+        result.add(to_wire(item, [], {}, None))
+    assert terminal.waived_lines(result) == [f"waived    graphs: not observable ({named}): a CPU"]
+
+
 def test_sticky_text_is_one_line() -> None:
     text = terminal.sticky_text(start_record("restart-1", FAILURE))
     assert "\n" not in text

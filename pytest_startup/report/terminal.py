@@ -192,7 +192,7 @@ def waived_lines(result: ProfileResult) -> list[str]:
         if item.waived is not None:
             groups.setdefault((item.check, item.outcome, item.waived), []).append(item.start)
     return [
-        f"waived    {check}: {outcome} ({', '.join(starts)}): {printable(reason)}"
+        f"waived    {check}: {outcome} ({_named(starts)}): {printable(reason)}"
         for (check, outcome, reason), starts in groups.items()
     ]
 
@@ -211,6 +211,10 @@ def left_up_lines(result: ProfileResult) -> list[str]:
         )
         lines.append(f"left up   {row.name}: {row.left_up}: not started, so nothing of it is judged{rests}")
     return lines
+
+
+def _named(starts: Sequence[str]) -> str:
+    return ", ".join(starts) if len(starts) <= 4 else f"{starts[0]}, {starts[1]} … {starts[-1]}: {len(starts)} starts"
 
 
 def summary(result: ProfileResult) -> list[tuple[str, str]]:
