@@ -329,6 +329,33 @@ def test_exec_and_a_log_file_inside(engine, launcher, tmp_path):
     assert "still runs, but the engine that was started in it ended with 137" in ended.text
 
 
+@pytest.mark.parametrize("redirect", [">>", ">"])
+def test_what_a_volume_keeps_of_an_earlier_log_is_not_read(engine, launcher, tmp_path, redirect):
+    """A fresh container, and a log file from before: the engine goes on behind it, or begins it anew."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/vllm.log").write_text(f"an older engine\n{READY}\n")
+    profile = container_profile(
+        engine,
+        tmp_path,
+        volumes={str(tmp_path / "logs"): "/logs"},
+        command=(
+            "/bin/sh",
+            "-c",
+            f'exec python3 "$@" {redirect}/logs/vllm.log 2>&1',
+            "sh",
+            f"{TESTS}/fake_engine.py",
+            "serve",
+        ),
+        log_file="/logs/vllm.log",
+    )
+    running = launcher.start(container_plan(profile))
+    logged(running, READY)
+    assert all(one.released for one in running.stop())
+    log = log_of(running)
+    assert (log.count(READY), log.count("an older engine")) == (1, 0)
+    assert log.splitlines()[0] in (tmp_path / "logs/vllm.log").read_text()
+
+
 def test_exec_with_its_output_as_the_log(engine, launcher, tmp_path):
     fake = f"{TESTS}/fake_engine.py"
     profile = container_profile(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 import threading
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_startup.launch.container.daemon import DaemonLost, DaemonRefused, NotThere
+from pytest_startup.launch.container.file_log import Earlier, FilePump
 from pytest_startup.launch.container.log import LogPump, Position, Reading, split
 from pytest_startup.launch.container.watch import Boot, Watcher
 from pytest_startup.redact import Redactor
@@ -35,6 +39,45 @@ def test_a_record_is_its_time_and_the_engine_s_bytes(record, moment, text):
     seen, rest = split(record)
     assert rest == text
     assert seen == (None if moment is None else pytest.approx(moment))
+
+
+@pytest.mark.parametrize(
+    ("now", "taken"),
+    [
+        (b"old\nnew\n", b"new\n"),
+        (b"old\n", b""),
+        (b"n\n", b"n\n"),
+        (b"new, and longer than the old one\n", b"new, and longer than the old one\n"),
+    ],
+)
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_log_file_is_read_behind_what_it_held_before(tmp_path, now, taken, archive):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        member = tarfile.TarInfo("vllm.log")
+        member.size = len(now)
+        tar.addfile(member, io.BytesIO(now))
+
+    class Files:
+        def archive(self, *_):
+            class Pieces(Iterator):
+                rest = iter([packed.getvalue()])
+
+                def __next__(self):
+                    return next(self.rest)
+
+                def close(self):
+                    pass
+
+            return Pieces()
+
+    pump = FilePump(Files(), "c", "/vllm.log", 0, tmp_path, Redactor({}), 0.0, Earlier(4, b"old\n"))
+    if archive:
+        pump._ask()
+    else:
+        pump._read(io.BytesIO(now), len(now))
+    pump._files.close()
+    assert (tmp_path / "engine.log").read_bytes() == taken
 
 
 class Log:

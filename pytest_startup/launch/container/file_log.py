@@ -6,6 +6,7 @@ import os
 import tarfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
@@ -18,15 +19,26 @@ _CHUNK = 1 << 18
 #: Seconds between two looks at a file that this host can read, and between two archives of one that it can't.
 _LOOK = 0.1
 _ASK = 1.0
+#: Bytes at the beginning of a log by which it is known to be still the one of before.
+_HEAD = 4096
 #: The share of the time that asking for archives may take: each holds the whole file.
 _SHARE = 0.05
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """What a log file held before this boot (a volume keeps it): so many bytes, which began with ``head``."""
+
+    size: int = 0
+    head: bytes = b""
+
+
 class FilePump:
-    """A thread that follows ``path`` in a container into the node's files, from byte ``offset`` on.
+    """A thread that follows ``path`` in a container into the node's files, behind what it held ``before``.
 
     ``pid`` is the container's first process where this host's /proc shows it: then the file is read through it, else
-    the daemon is asked for it again and again. A file that shrank was begun anew, and is read from its start.
+    the daemon is asked for it again and again. A file that shrank, or begins otherwise than before, was begun anew, and
+    is read from its start.
     """
 
     def __init__(
@@ -38,9 +50,10 @@ class FilePump:
         node: Path,
         redactor: Redactor,
         at: float,
-        offset: int,
+        before: Earlier,
     ) -> None:
-        self.offset = offset
+        self.offset = before.size
+        self._head: bytes = before.head
         self._daemon, self._container, self._path, self._pid = daemon, container, path, pid
         self._launched_at = at
         self._files = LogFiles(node / "engine.log", node / "lines.tsv", redactor.stream())
@@ -86,14 +99,20 @@ class FilePump:
     def _read(self, file: IO[bytes], size: int) -> bool:
         """Take what is new of a file of ``size`` bytes that can be sought; False: nothing."""
         self._seen = True
-        if size < self.offset:
-            self.offset = 0
+        file.seek(0)
+        self._begun_anew(file.read(len(self._head)) if self._head else b"", size)
         file.seek(self.offset)
         new = False
         while self.offset < size and (data := file.read(min(_CHUNK, size - self.offset))):
             self._take(data)
             new = True
         return new
+
+    def _begun_anew(self, head: bytes, size: int) -> None:
+        """Is it not the file of before? ``head`` is how it begins now. Once something of this boot is read: by size."""
+        if size < self.offset or (self._head and head != self._head):
+            self.offset = 0
+        self._head = b"" if size > self.offset else self._head
 
     def _take(self, data: bytes) -> None:
         self.offset += len(data)
@@ -109,8 +128,9 @@ class FilePump:
                     file = archive.extractfile(member) if member is not None and member.isreg() else None
                     if member is not None and file is not None:
                         self._seen = True
-                        self.offset = 0 if member.size < self.offset else self.offset
-                        self._skip_and_take(file)
+                        head = file.read(len(self._head)) if self._head else b""
+                        self._begun_anew(head, member.size)
+                        self._skip_and_take(file, head)
             finally:
                 pieces.close()
             self._problem = None
@@ -119,8 +139,11 @@ class FilePump:
         except (DaemonLost, DaemonRefused, tarfile.TarError, EOFError) as error:
             self._problem = f"the log is incomplete: {error}"
 
-    def _skip_and_take(self, file: IO[bytes]) -> None:
-        left = self.offset
+    def _skip_and_take(self, file: IO[bytes], head: bytes) -> None:
+        """``head``: what of ``file`` has been read already."""
+        left = max(0, self.offset - len(head))
+        if self.offset < len(head):
+            self._take(head[self.offset :])
         while left and (data := file.read(min(_CHUNK, left))):
             left -= len(data)
         while data := file.read(_CHUNK):
@@ -150,17 +173,20 @@ def open_inside(pid: int, path: str) -> int | None:
         os.close(folder)
 
 
-def size_inside(daemon: Daemon, container: str, path: str) -> int:
-    """Bytes of a file in a container, stopped or not; 0 when it is not there. Raises DaemonLost, DaemonRefused."""
+def held_inside(daemon: Daemon, container: str, path: str) -> Earlier:
+    """What a file holds in a container, created, running or stopped. Raises DaemonLost, DaemonRefused."""
     try:
         pieces = daemon.archive(container, path)
     except NotThere:
-        return 0
+        return Earlier()
     try:
         with tarfile.open(fileobj=cast("IO[bytes]", ArchiveReader(pieces)), mode="r|") as archive:
             member = archive.next()
-            return member.size if member is not None and member.isreg() else 0
+            file = archive.extractfile(member) if member is not None and member.isreg() else None
+            if member is None or file is None:
+                return Earlier()
+            return Earlier(member.size, file.read(min(_HEAD, member.size)))
     except (tarfile.TarError, EOFError):
-        return 0
+        return Earlier()
     finally:
         pieces.close()

@@ -20,7 +20,7 @@ from pytest_startup.launch.container.caches import ContainerCaches, snapshots
 from pytest_startup.launch.container.checks import Checks, explain_refusal, left_out
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 from pytest_startup.launch.container.exec import Exec
-from pytest_startup.launch.container.file_log import size_inside
+from pytest_startup.launch.container.file_log import Earlier, held_inside
 from pytest_startup.launch.container.log import Position, count
 from pytest_startup.launch.container.options import body, published
 from pytest_startup.launch.container.running import ContainerRunning, Launched
@@ -198,7 +198,7 @@ class ContainerLauncher:
     def _boot(self, daemon: Daemon, plan: StartPlan, node: Path, kept: _Kept) -> ContainerRunning:
         """Start the container, and the engine in it; all that was created is removed when it can't be started."""
         container, redactor = _container(plan.profile), Redactor(plan.profile.secrets)
-        offset = size_inside(daemon, kept.container, container.log_file) if container.log_file and not plan.fresh else 0
+        before = held_inside(daemon, kept.container, container.log_file) if container.log_file else Earlier()
         at, wall = time.monotonic(), time.time()
         engine: Exec | None = None
         try:
@@ -224,7 +224,7 @@ class ContainerLauncher:
             command = next(f for f in facts if f.name == "container.command")
             facts.append(replace(command, name="process.argv", value=list(argv)))
         launched = Launched(
-            boot, at, wall, reach, port, published(container), kept.position, offset, kept.entry, tuple(facts)
+            boot, at, wall, reach, port, published(container), kept.position, before, kept.entry, tuple(facts)
         )
         self._running = ContainerRunning(daemon, plan, launched, NODE, node, redactor, self._gpu_held, engine)
         return self._running

@@ -14,7 +14,7 @@ from pytest_startup.launch import registry, stopping
 from pytest_startup.launch.base import Exit, NodeLog, StartPlan
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 from pytest_startup.launch.container.exec import Exec
-from pytest_startup.launch.container.file_log import FilePump
+from pytest_startup.launch.container.file_log import Earlier, FilePump
 from pytest_startup.launch.container.log import LogPump, Position
 from pytest_startup.launch.container.processes import ContainerProcesses
 from pytest_startup.launch.container.watch import Boot, Watcher
@@ -44,7 +44,7 @@ class Launched:
     port: int
     published: bool
     position: Position
-    offset: int
+    log_before: Earlier
     entry: registry.Entry
     facts: Sequence[Fact] = field(default_factory=tuple)
 
@@ -113,7 +113,7 @@ class ContainerRunning:
             self._engine.follow(None if path else folder, redactor, made.at)
         if path:
             pid = made.boot.main.pid if made.boot.main is not None else 0
-            return FilePump(self._daemon, self.container, path, pid, folder, redactor, made.at, made.offset)
+            return FilePump(self._daemon, self.container, path, pid, folder, redactor, made.at, made.log_before)
         if self._engine is not None:
             return self._engine
         clocks = (made.wall, made.at)
