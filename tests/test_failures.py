@@ -176,6 +176,31 @@ def test_summary_of_a_small_kv_cache_has_needed_available_and_longest(text: str,
     assert re.findall(r"\d+(?:\.\d+)?", said) == list(figures)
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "who"),
+    [
+        (
+            "killed",
+            "Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor.",
+            "VllmWorker-1 (exit code -9)",
+        ),
+        (
+            "killed",
+            "Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}",
+            "EngineCore (exit code -9)",
+        ),
+        ("crashed", "Worker TP1 pid 77 died, exit code: -11", "TP1 (exit code -11)"),
+        (
+            "process-died",
+            "Worker proc VllmWorker-0 died unexpectedly (exit code: None), shutting down",
+            "VllmWorker-0 (exit code None)",
+        ),
+    ],
+)
+def test_summary_names_who_died_and_how(kind: str, text: str, who: str) -> None:
+    assert summary(kind, text) == f"{KINDS[kind]}: {who}"
+
+
 def test_summary_of_memory_in_use() -> None:
     text = (
         "ValueError: Free memory on device cuda:0 (3.10/139.80 GiB) on startup is less than "

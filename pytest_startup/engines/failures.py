@@ -122,6 +122,11 @@ _DEVICE = re.compile(
     r"(?P<free>[\d.]+ [KMG]iB) is free(?:.*?this process has (?P<used>[\d.]+ [KMG]iB) memory in use)?",
     re.S,
 )
+#: Who died, as vLLM's executor (0.10 to 0.31) and its front end say it.
+_WHO = re.compile(
+    r"Worker (?:proc )?(?P<who>\S+)(?: pid \d+)? died\b[^(]{0,20}?\(?exit code: (?P<code>-?\d+|None)"
+    r"|core proc\(s\): \{'(?P<core>\w+)': (?P<status>-?\d+)"
+)
 _FREE = re.compile(
     r"\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\).*?utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
 )
@@ -159,6 +164,10 @@ def summary(kind: str, text: str) -> str:
         found = _FREE.search(text)
         if found:
             said += f": {found['wanted']} GiB wanted, {found['free']} of {found['total']} GiB free"
+    elif kind in ("killed", "crashed", "process-died"):
+        found = _WHO.search(text)
+        if found:
+            said += f": {found['who'] or found['core']} (exit code {found['code'] or found['status']})"
     return said
 
 

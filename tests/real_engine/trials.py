@@ -118,7 +118,7 @@ CASES = (
         frozenset({"reference::ready"}),
         kill=(ANSWERED, "VLLM::Worker_TP1"),
         tp=2,
-        says=("failed in phase serving", "Worker"),
+        says=("failed in phase serving", "VllmWorker-1 (exit code "),
     ),
     Case("proxy: empty", frozenset({"reference::ready"}), proxy="empty", says=("HTTP 200 with empty text",)),
     Case("proxy: truncated", frozenset({"reference::ready"}), proxy="truncated", says=("HTTP 200 answer cut off",)),
@@ -129,7 +129,7 @@ CASES = (
         ready="4m",
         says=("not ready after 240", "no complete answer within 20 s"),
     ),
-    Case("proxy: garbage", frozenset({"reference::ready"}), proxy="garbage", says=("HTTP 200 body is not JSON",)),
+    Case("proxy: garbage", frozenset({"reference::ready"}), proxy="garbage", says=("unusable: body is not JSON",)),
     Case("twenty warm restarts", frozenset(), restarts=("{kind: process, times: 20}",), says=("ACCEPTED",)),
 )
 
