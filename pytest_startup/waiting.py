@@ -32,7 +32,10 @@ _HELPS = (
     "download, a peer rank, a compilation that should have been a cache hit)",
 )
 _NO_HELP = ("a longer deadline, where the last lines stand still",)
-SERVING_HELPS = ("the API server is up; what it answers is wrong or does not come: read the log's end, ask it by hand",)
+SERVING_HELPS = (
+    "the API server is up; what it answers is wrong or does not come: read the log's end, ask it by hand",
+    "whether something stands in front of the engine: a proxy, a gateway, a wrapper",
+)
 SERVING_NO_HELP = ("a longer deadline: health 200 proves nothing about the engine behind it",)
 
 
