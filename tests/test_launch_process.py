@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -314,6 +315,27 @@ def test_log_flood_is_complete_and_never_blocks_the_engine(launcher, tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full as a disk without space")
+def test_an_unfinished_line_is_written_although_others_keep_the_host_busy(launcher, tmp_path):
+    """Everything that anybody creates in /dev/shm wakes whoever watches the engine."""
+    running = launcher.start(plan(tmp_path, how={"open_line": "half a line", "hold": {"at": "open", "until": "/none"}}))
+    done = threading.Event()
+
+    def churn() -> None:
+        name = Path(f"/dev/shm/pytest-startup-churn-{os.getpid()}")
+        while not done.wait(0.02):
+            name.touch()
+            name.unlink()
+
+    busy = threading.Thread(target=churn)
+    busy.start()
+    try:
+        until(lambda: log_of(running).endswith("half a line"), "the line's beginning")
+    finally:
+        done.set()
+        busy.join()
+    running.stop(0)
+
+
 def test_full_disk_does_not_stop_the_engine_and_is_told(launcher, tmp_path):
     made = plan(tmp_path, python("print('x' * 200000); raise SystemExit(5)"))
     node = made.folder / "head"

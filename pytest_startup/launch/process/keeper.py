@@ -32,6 +32,8 @@ from pytest_startup.redact import Redactor
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
+#: Seconds without output after which an unfinished line is written, whatever else goes on meanwhile.
+QUIET = 0.25
 #: Seconds from TERM to KILL when pytest has died: nobody waits for a clean end any more.
 ORPHAN_LIMIT = 5.0
 #: Seconds after KILL until processes that the kernel does not end (stuck in a driver) are left to the next run.
@@ -96,10 +98,7 @@ class Keeper:
         self._watch.start()
         try:
             while not self._finished():
-                ready = self._selector.select(self._pause())
-                if not ready:
-                    self._pump.flush()
-                for key, _ in ready:
+                for key, _ in self._selector.select(self._pause()):
                     if key.data == "commands":
                         self._read_commands()
                     elif key.data == "wake":
@@ -109,6 +108,8 @@ class Keeper:
                         self._watch.shm_created()
                     elif not self._pump.pump() and self._pump.closed:
                         self._selector.unregister(key.fd)
+                if time.monotonic() - self._pump.moved_at >= QUIET:
+                    self._pump.flush()
                 self._reap()
                 self._tick()
                 if self._told_to_end:
@@ -195,7 +196,7 @@ class Keeper:
     def _pause(self) -> float:
         if self._ending is not None:
             return self._ending.pause
-        return 0.25
+        return QUIET
 
     def _reap(self) -> None:
         """Take the exit codes of all children that have ended, adopted ones too."""

@@ -30,6 +30,7 @@ class Pump:
         self.pipe = pipe
         self.closed = False
         self.received = 0
+        self.moved_at = time.monotonic()
         self._launched_at = launched_at
         self._files = LogFiles(log, lines, redacted)
         os.set_blocking(pipe, False)
@@ -53,6 +54,7 @@ class Pump:
             self.close()
             return False
         self.received += len(data)
+        self.moved_at = time.monotonic()
         self._files.feed(data, time.monotonic() - self._launched_at)
         return True
 
