@@ -125,10 +125,9 @@ def resolve(
     for source, text in ((s, text) for s, texts in [first("report") or (None, ())] if s for text in texts):
         kind, equals, path = text.partition("=")
         if not equals or not path or kind not in report_kinds:
-            problems.append(
-                f"{origin(source, 'report')}: {text!r} is not KIND=PATH with KIND one of {', '.join(report_kinds)}"
-                f"{meant(kind, report_kinds)}"
-            )
+            hint = f"; write {kind}=PATH" if kind in report_kinds else meant(kind, report_kinds)
+            known = ", ".join(report_kinds)
+            problems.append(f"{origin(source, 'report')}: {text!r} is not KIND=PATH with KIND one of {known}{hint}")
         else:
             reports.append((kind, absolute(source.base, path)))
     replay_source = first("replay")

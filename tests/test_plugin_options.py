@@ -42,7 +42,11 @@ def test_cli_over_environment_over_ini(tmp_path: Path) -> None:
             "ini option startup_report: 'htm=x' is not KIND=PATH with KIND one of json, html,"
             " csv; did you mean 'html'?",
         ),
-        ("cli", {"report": ["json"]}, "--startup-report: 'json' is not KIND=PATH"),
+        (
+            "cli",
+            {"report": ["json"]},
+            "--startup-report: 'json' is not KIND=PATH with KIND one of json, html, csv; write json=PATH",
+        ),
         ("cli", {"replay": ["nowhere"]}, "--startup-replay: no such folder: "),
     ],
 )

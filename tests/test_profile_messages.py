@@ -92,9 +92,19 @@ ADDED = [
         "expect: {kv: {tokens: base}}",
         [
             "p.yaml:6: expect.kv.tokens: expected baseline, a number or {min: …, max: …}; "
-            'found the text "base"'
+            'found the text "base"; did you mean baseline?'
         ],
     ),
+    (
+        "expect: {kv: {tokens: '300000'}, log: {forbid: is broken}, throughput: {concurrency: 8}}",
+        [
+            "p.yaml:6: expect.kv.tokens: expected baseline, a number or {min: …, max: …}; "
+            'found the text "300000"; write 300000 without quotes',
+            'p.yaml:6: expect.log.forbid: expected a list; found the text "is broken"; write ["is broken"]',
+            "p.yaml:6: expect.throughput.concurrency: expected a list; found the number 8; write [8]",
+        ],
+    ),
+    ("expect: {quality: {prompts: hi}}", ['p.yaml:6: expect.quality.prompts: expected a list; found the text "hi"']),
     ("expect: {kv: {tokens: {mn: 1}}}", ["p.yaml:6: expect.kv.tokens.mn: unknown key; did you mean min?"]),
     ("expect: {kv: {tokens: {min: 9, max: 3}}}", ["p.yaml:6: expect.kv.tokens.min: 9 is above max 3; expected min ≤ max"]),
     (
@@ -185,6 +195,25 @@ REPLACED = [
             'p.yaml:3: engine.env.A: expected text; found false; write "false" in quotes',
             "p.yaml:3: engine.env.B-C: expected a name of letters, digits and _ as the key",
             "p.yaml:3: engine.env.D: expected text; found a list",
+        ],
+    ),
+    (
+        "launch: {process: {command: [vllm, serve]}}",
+        "launch: {checkpoint: \"it's\", gpus: '0,1', process: {command: vllm serve}}",
+        [
+            'p.yaml:4: launch.checkpoint: expected a list; found the text "it\'s"; write ["it\'s"]',
+            "p.yaml:4: launch.gpus: expected all, or a list of GPU indices or UUIDs; "
+            'found the text "0,1"; write [0, 1]',
+            'p.yaml:4: launch.process.command: expected a list; found the text "vllm serve"; write [vllm, serve]',
+        ],
+    ),
+    (
+        "engine: {kind: vllm, model: org/model}",
+        "engine: {kind: vllm, model: m, args: '--tp 2 --y a,b --json \"{1}\"', env: {A: '${node.a.rank}'}}",
+        [
+            "p.yaml:3: engine.args: expected a list; found the text \"--tp 2 --y a,b --json \\\"{1}\\\"\"; "
+            'write [--tp, 2, --y, "a,b", --json, "{1}"]',
+            "p.yaml:3: engine.env.A: no value for ${node.a.rank}; this profile has no nodes",
         ],
     ),
     (

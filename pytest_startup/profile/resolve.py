@@ -79,8 +79,10 @@ def check(data: Any, environ: Mapping[str, str]) -> Iterator[tuple[KeyPath, str]
                 continue
             if PLACEHOLDER.fullmatch(name) and not is_key and allowed(path):
                 if name not in environ:
-                    near = nearest(name, (n for n in environ if n.startswith("node.")))
-                    yield path, f"no value for ${{{name}}}" + (f"; did you mean ${{{near}}}?" if near else "")
+                    known = [n for n in environ if n.startswith("node.")]
+                    near = nearest(name, known)
+                    hint = f"did you mean ${{{near}}}?" if near else "" if known else "this profile has no nodes"
+                    yield path, f"no value for ${{{name}}}" + (f"; {hint}" if hint else "")
                 continue
             if not _NAME.fullmatch(name):
                 yield (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -189,6 +190,11 @@ class _Walker:
         if "x-suggest" in schema:
             guess = suggest(schema["x-suggest"], value)
             return f"write {guess}" if guess else None
+        if "anyOf" in schema:
+            listed = any(c.isdigit() for c in str(value))  # a word alone is more likely a misspelled word
+            branches = [b for b in map(self.flat, schema["anyOf"]) if listed or b.get("type") != "array"]
+            hints = (self.hint(value, b) for b in branches if kind == "string" or b.get("type") == "array")
+            return next((hint for hint in hints if hint), None)
         if "enum" in schema and kind == "string":
             near = nearest(str(value), [str(v) for v in schema["enum"]])
             return f"did you mean {near}?" if near else None
@@ -197,6 +203,8 @@ class _Walker:
             return (
                 f'write "{str(getattr(value, "source", value)).lower()}" in quotes' if "pattern" not in schema else None
             )
+        if wanted == "array" and kind in ("string", "integer", "number"):
+            return self.as_list(value, self.flat(schema.get("items", {})))
         if kind == "string" and isinstance(wanted, str):
             if wanted == "boolean":
                 truth = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
@@ -204,9 +212,34 @@ class _Walker:
                 return f"write {guess}" if guess else None
             if wanted in ("integer", "number") and re.fullmatch(r"-?[0-9][0-9_,]*(\.[0-9]+)?", str(value)):
                 return f"write {re.sub('[_,]', '', str(value))} without quotes"
-            if wanted == "array":
-                return f"write [{value}]"
         return None
+
+    def as_list(self, value: object, items: Mapping[str, Any]) -> str | None:
+        """A command line or a value without its brackets as the list that was meant, one element per word."""
+        text = str(getattr(value, "source", value))
+        whole = any(self.flat(branch).get("type") == "object" for branch in items.get("anyOf", ()))  # a pattern
+        words = [text] if whole else list_of_words(text)
+        if not words or not all(self.fits(w, items) or (w.isdigit() and self.fits(int(w), items)) for w in words):
+            return None
+        shown = (word if _PLAIN.fullmatch(word) else json.dumps(word, ensure_ascii=False) for word in words)
+        return f"write [{', '.join(shown)}]"
+
+    def fits(self, value: object, schema: Mapping[str, Any]) -> bool:
+        return not any(self.check(value, schema, ()))
+
+
+#: A word that means itself in a YAML list.
+_PLAIN = re.compile(r"(?!(?:true|false|null)$)(?:--?)?[A-Za-z0-9_./~$](?:[A-Za-z0-9_./=+@~:-]*[A-Za-z0-9_./=+@~-])?")
+
+
+def list_of_words(text: str) -> list[str]:
+    """``"--tp 2"`` and ``"0, 1"`` as words; none where a quote is not closed."""
+    if not re.search(r"\s", text.strip()):
+        return [word for word in text.strip().split(",") if word]
+    try:
+        return [word.rstrip(",") for word in shlex.split(text) if word.rstrip(",")]
+    except ValueError:
+        return []
 
 
 def type_equal(a: object, b: object) -> bool:
