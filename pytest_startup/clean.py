@@ -88,6 +88,7 @@ def main(argv: Sequence[str]) -> int:
         prog="pytest-startup clean",
         description="Find what dead runs left behind: processes, shared memory, containers. Removes only what "
         "pytest-startup has started itself and can tell for certain.",
+        epilog="exit codes: 0 nothing is left (any more), 1 something is there or could not be removed, 2 wrong usage",
     )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--dry-run", action="store_true", help="only show it (default)")

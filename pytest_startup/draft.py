@@ -81,6 +81,11 @@ class _Maker:
         if re.fullmatch(r"(?:[^@\s]+@)?sha256:[0-9a-f]{64}", image):
             return image
         name = image.partition("@")[0]
+        if "$" in name or "`" in name:
+            self.note(
+                f"{name} can't be resolved; write launch.container.image itself, as docker image inspect prints it"
+            )
+            return f"sha256:{PLACEHOLDER}"
         self.note(
             f"{name} is a tag, and a tag can move; give launch.container.image the id that this prints: "
             f"docker image inspect -f '{{{{.Id}}}}' {name}"
@@ -202,6 +207,8 @@ class _Maker:
         out = _VARIABLE.sub(lambda m: f"${{{m[1] or m[2]}}}", value)
         if out != value or _VARIABLE.search(out):
             self.note(f"{out} in {where} is taken from the environment of pytest")
+        if "$(" in out or "`" in out:
+            self.note(f"{out} in {where} is passed on as it stands: nothing goes through a shell here")
         return out
 
     def path(self, text: str) -> str:

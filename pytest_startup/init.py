@@ -74,7 +74,11 @@ expect:
 
 def main(argv: Sequence[str]) -> int:
     """Exit codes: 0 written; 2 usage, or nothing to write from. What is to be looked at goes to stderr."""
-    parser = argparse.ArgumentParser(prog="pytest-startup init", description="Write a profile to start from.")
+    parser = argparse.ArgumentParser(
+        prog="pytest-startup init",
+        description="Write a profile to start from. What is to be looked at goes to standard error, too.",
+        epilog="exit codes: 0 written, 2 wrong usage, or nothing to write from",
+    )
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--from-docker-run", metavar="COMMAND", help="a 'docker run …' command line, in one argument")
     source.add_argument("--from-container", metavar="NAME", help="a container, running or stopped, by name or id")

@@ -172,6 +172,8 @@ def test_published_ports(options: str, port: int | None) -> None:
 #: What can't be carried over, or must be looked at, is said.
 NOTES = [
     ("docker run vllm/vllm-openai:latest m", "vllm/vllm-openai:latest is a tag, and a tag can move; give launch.container.image the id that this prints: docker image inspect -f '{{.Id}}' vllm/vllm-openai:latest"),
+    ("docker run $IMG m", "$IMG can't be resolved; write launch.container.image itself, as docker image inspect prints it"),
+    (f"docker run {ID} m --tensor-parallel-size $(nproc)", "$(nproc) in an argument is passed on as it stands: nothing goes through a shell here"),
     (f"docker run --restart always --label a=b {ID} m", "--restart always is not carried over: a profile has no such option"),
     (f"docker run -l a=b {ID} m", "--label a=b is not carried over: a profile has no such option"),
     (f"docker run -v /data {ID} m", "-v /data is not carried over: an anonymous volume is gone with its container"),

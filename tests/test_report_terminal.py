@@ -77,6 +77,18 @@ def test_the_line_names_start_check_and_ranks() -> None:
     )
 
 
+def test_a_check_that_no_start_shows_is_told_with_its_waiver() -> None:
+    unseen = {key: ItemResult(*key, "not observable") for key in KEYS if key[1] == "kv"}
+    others = passed(*(key for key in KEYS if key[1] != "kv"))
+    assert terminal.unseen_lines(run_of({**others, **unseen})) == [
+        "no start shows kv: where this engine never can, the profile says so: waive: [{check: kv, reason: …}]"
+    ]
+    lost = {**others, **unseen, ("reference", "kv"): ItemResult("reference", "kv", "passed")}
+    assert terminal.unseen_lines(run_of(lost)) == [], "evidence that was lost is nothing to waive"
+    waived = {key: replace(item, waived="by design") for key, item in unseen.items()}
+    assert terminal.unseen_lines(run_of({**others, **waived})) == []
+
+
 def test_preflight_is_a_status_of_its_own() -> None:
     result = ProfileResult("x.yaml", "demo", expected=[PREFLIGHT])
     assert terminal.verdict_line(result) == "PREFLIGHT  the host was not looked at"

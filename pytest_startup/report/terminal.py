@@ -197,6 +197,20 @@ def waived_lines(result: ProfileResult) -> list[str]:
     ]
 
 
+def unseen_lines(result: ProfileResult) -> list[str]:
+    """Checks for which no start gave evidence, the reference neither, and how a profile says that this is known. Where
+    only some starts lack it, something was lost: nothing to waive."""
+    outcomes: dict[str, set[str]] = {}
+    for item in result.ordered():
+        outcomes.setdefault(item.check, set()).add("green" if item.green else item.outcome)
+    judged = {item.check for item in result.ordered() if item.start == "reference"}
+    never = [c for c, seen in outcomes.items() if c in judged and seen <= {"not observable", "not exercised"}]
+    if not never:
+        return []
+    waiver = f"waive: [{{check: {never[0]}, reason: …}}]"
+    return [f"no start shows {', '.join(never)}: where this engine never can, the profile says so: {waiver}"]
+
+
 def left_up_lines(result: ProfileResult) -> list[str]:
     """One line per start in which nodes were left up: what they have to show is of the start that launched them."""
     lines = []
@@ -225,7 +239,7 @@ def summary(result: ProfileResult) -> list[tuple[str, str]]:
         lines.append((identity_line(result.identity), "bold"))
         lines += [(line, "") for line in table(list(result.rows.values()))]
     lines += [(line, "yellow") for line in (*left_up_lines(result), *waived_lines(result))]
-    lines += [(printable(note), "") for note in result.notes]
+    lines += [(printable(line), "") for line in (*unseen_lines(result), *result.notes)]
     lines.append((verdict_line(result), colour))
     if result.folder:
         lines.append((f"evidence in {result.folder}", ""))
