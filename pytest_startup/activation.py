@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,12 +28,15 @@ from pytest_startup.progress import Progress
 from pytest_startup.session import Session
 
 SESSION = pytest.StashKey[Session]()
+#: What each gate imports sooner or later, by module: module → package.
+NEEDED = {"yaml": "PyYAML", "requests": "requests", "prometheus_client": "prometheus-client"}
 
 
 def session_of(config: pytest.Config) -> Session:
     """The one session of a run, made on first need. Raises UsageError for options that can't be meant."""
     if SESSION in config.stash:
         return config.stash[SESSION]
+    require(NEEDED)
     manager = config.pluginmanager
     progress = Progress(
         manager.getplugin("terminalreporter"), manager.getplugin("capturemanager"), hasattr(config, "workerinput")
@@ -45,7 +49,7 @@ def session_of(config: pytest.Config) -> Session:
         added = options.extensions
         starts = options.replay is None and not config.option.collectonly
         try:
-            return load(
+            profile = load(
                 path,
                 os.environ,
                 checks=added.checks,
@@ -56,6 +60,9 @@ def session_of(config: pytest.Config) -> Session:
         except ProfileError as error:
             shown = shortest(path, config)
             raise pytest.UsageError(*(p.shown(shown, error.syntax) for p in error.problems)) from None
+        if starts:
+            require(needed_by(profile))
+        return profile
 
     def open_gate(profile: Profile, options: Options) -> Gate:
         from pytest_startup.artifacts import ArtifactsError
@@ -78,6 +85,24 @@ def session_of(config: pytest.Config) -> Session:
     if manager.hasplugin("xdist") and not plugin.worker:
         register(Distributed(plugin), "startup-gate-xdist")
     return session
+
+
+def require(modules: Mapping[str, str]) -> None:
+    """Raises UsageError with the packages that are missing, as in an environment beside a folder that was copied."""
+    missing = [package for module, package in modules.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise pytest.UsageError(f"pytest-startup needs {', '.join(missing)}: pip install {' '.join(missing)}")
+
+
+def needed_by(profile: Profile) -> dict[str, str]:
+    """What this profile needs besides; nothing of it with nodes, where the docker command and the driver are asked."""
+    launch = profile.launch
+    needs: dict[str, str] = {}
+    if launch.container and not profile.nodes:
+        needs["docker"] = "docker"
+    if (launch.gpus or (launch.container and launch.container.gpus)) and not profile.nodes:
+        needs["pynvml"] = "nvidia-ml-py"
+    return needs
 
 
 def options_of(config: pytest.Config) -> Options:

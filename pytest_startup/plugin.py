@@ -50,10 +50,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
     for text in REGISTERED:
         config.addinivalue_line("markers", text)
-    if not (config.option.help or config.option.version) and names_profile(config):
+    if config.option.help or config.option.version:
+        return
+    if names_profile(config):
         from pytest_startup.activation import session_of
 
         session_of(config)
+    elif config.option.startup_preflight or config.option.startup_replay:  # else it would be green without a look
+        option = "--startup-preflight" if config.option.startup_preflight else "--startup-replay"
+        raise pytest.UsageError(
+            f"{option}: no profile is named; add --startup-profile YAML (or set PYTEST_STARTUP_PROFILE, or "
+            "startup_profile in the ini file)"
+        )
 
 
 def names_profile(config: pytest.Config) -> bool:

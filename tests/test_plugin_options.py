@@ -133,6 +133,16 @@ def test_a_wrong_baseline_mode_is_a_usage_error(pytester: pytest.Pytester) -> No
     result.stderr.fnmatch_lines(["ERROR: --startup-baseline: 'proposed' is not*did you mean 'propose'?"])
 
 
+@pytest.mark.parametrize("option", [("--startup-preflight",), ("--startup-replay", ".")])
+def test_an_option_that_needs_a_profile_is_not_green_without_one(
+    pytester: pytest.Pytester, option: tuple[str, ...]
+) -> None:
+    pytester.makepyfile("def test_of_their_own(): pass")
+    result = run(pytester, *option, profile=None)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {option[0]}: no profile is named; add --startup-profile YAML (or set *"])
+
+
 def test_options_reach_the_gate(pytester: pytest.Pytester) -> None:
     use(pytester)
     with pytester.path.joinpath("conftest.py").open("a") as file:

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from helpers_gate import TESTS, calls, run, use
 
+from pytest_startup import activation
+from pytest_startup.profile.load import load
+
 PACKAGE = TESTS.parent / "pytest_startup"
 
 
@@ -43,6 +46,28 @@ def test_installed_and_named_again(pytester: pytest.Pytester, also: list[str]) -
     done = python(pytester, path, *also, "--startup-profile", "profile.yaml", "-p", "no:cacheprovider")
     assert "ACCEPTED  9 passed" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0
+
+
+def test_a_copy_without_its_packages_names_them(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(pytester)
+    monkeypatch.setitem(activation.NEEDED, "no_such_module_here", "some-package")
+    result = run(pytester)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: pytest-startup needs some-package: pip install some-package"])
+
+
+@pytest.mark.parametrize(
+    ("launch", "needs"),
+    [
+        ("{process: {command: [vllm]}}", []),
+        ("{process: {command: [vllm]}, gpus: [0]}", ["nvidia-ml-py"]),
+        (f"{{container: {{image: 'sha256:{'0' * 64}', gpus: [0]}}}}", ["docker", "nvidia-ml-py"]),
+    ],
+)
+def test_what_a_profile_needs_besides(tmp_path: Path, launch: str, needs: list[str]) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(f"schema: 1\nname: x\nengine: {{kind: vllm, model: org/m}}\nlaunch: {launch}\n")
+    assert list(activation.needed_by(load(path, {})).values()) == needs
 
 
 def test_vendored_copy_behaves_the_same(pytester: pytest.Pytester) -> None:
