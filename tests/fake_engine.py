@@ -161,9 +161,9 @@ class Engine:
             if self.how.get("pace"):
                 time.sleep(self.how["pace"])
         self.reached("end")
-        self.listen()
         self.say(self.how.get("open_line", ""))
         self.reached("open")
+        self.listen()
         self.serving.set()
         self.reached("ready")
 
