@@ -89,7 +89,7 @@ def mismatch(baseline: Baseline, profile: Profile, start: StartRecord) -> tuple[
     for name in DECISIVE:
         accepted = baseline.identity.get(name)
         if accepted is None and name in PINNED and name in now:
-            reasons.append(f"{name}: accepted without any, this start has {_text(now[name]) or 'none'}")
+            reasons.append(f"{name}: accepted without any, this start has {_text(now[name])}")
         if accepted is None or accepted == now.get(name):
             continue
         if name not in now:
@@ -101,7 +101,7 @@ def mismatch(baseline: Baseline, profile: Profile, start: StartRecord) -> tuple[
 
 
 def _text(value: JSON) -> str:
-    return " ".join(str(v) for v in value) if isinstance(value, list) else str(value)
+    return (" ".join(str(v) for v in value) if isinstance(value, list) else str(value)) or "none"
 
 
 def cache_hashes(profile: Profile, record: StartRecord) -> dict[str, dict[str, str]]:

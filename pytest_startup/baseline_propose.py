@@ -224,7 +224,7 @@ def _category(name: str, old: JSON, new: JSON) -> str:
 
 def _shown(value: JSON) -> str:
     if isinstance(value, list):
-        return " ".join(str(v) for v in value)
+        return " ".join(str(v) for v in value) or "none"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return f"{value:,.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else f"{value:,}"
     return str(value)

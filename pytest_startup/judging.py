@@ -32,7 +32,9 @@ class Judge:
         path = baseline_file.path_of(profile)
         self._mode = options.baseline
         wanted = options.baseline != "ignore" and os.path.lexists(path)  # a link that leads nowhere is no absence
-        self.baseline = baseline_file.read(path, profile.name) if wanted else None
+        self._accepted = baseline_file.read(path, profile.name) if wanted else None
+        # A run that proposes is judged without it: else none could ever propose what changed on purpose.
+        self.baseline = None if options.baseline == "propose" else self._accepted
         self._said: dict[tuple[str, str], Verdict] = {}
 
     def check_names(self) -> Sequence[str]:
@@ -55,7 +57,7 @@ class Judge:
         from pytest_startup.baseline_propose import propose
 
         verdicts = [(start, verdict) for (start, _), verdict in self._said.items()]
-        proposal = propose(self._profile, records, verdicts, self.baseline, environ)
+        proposal = propose(self._profile, records, verdicts, self._accepted, environ)
         if proposal.baseline is None:
             return proposal.lines()
         path = baseline_file.write_proposal(self._profile, proposal.baseline)
@@ -68,10 +70,12 @@ class Judge:
         if self._mode == "ignore":
             return [f"{path.name} was ignored as asked: nothing was compared with it"] if os.path.lexists(path) else []
         alone = "compared with the reference start alone"
+        if self._mode == "propose":
+            return [] if self._accepted is None else [f"{path.name} is to be replaced: restarts were {alone}"]
         if self.baseline is None:
             others = get_close_matches(path.name, [p.name for p in path.parent.glob("*.baseline.json")], 3, 0.8)
             asked = self._profile.expect.kv.tokens.baseline and "expect.kv.tokens" in self._profile.origin
-            if self._mode == "propose" or not (asked or others):
+            if not (asked or others):
                 return []
             beside = f" (beside the profile: {', '.join(others)})" if others else ""
             return [f"there is no {path.name}{beside}: restarts were {alone}"]
@@ -82,11 +86,11 @@ class Judge:
 
     def usual(self, population: str) -> Usual | None:
         """How long a start of this population usually takes by the baseline; None: it does not know."""
-        if self.baseline is None or population not in self.baseline.populations:
+        if self._accepted is None or population not in self._accepted.populations:
             return None
         from statistics import median
 
-        samples = self.baseline.populations[population].samples
+        samples = self._accepted.populations[population].samples
         phases = {k.removeprefix("phase."): median(v) for k, v in samples.items() if k.startswith("phase.") and v}
         ready = samples.get("ready_seconds")
         return Usual(phases, median(ready) if ready else None)

@@ -178,7 +178,7 @@ IDENTITIES = {
     ),
     "other arguments": (
         {"engine.args": ["--max-model-len", "10"]},
-        ("engine.args: accepted for --max-model-len 10, this start has ",),
+        ("engine.args: accepted for --max-model-len 10, this start has none",),
     ),
     "a GPU that is not seen now": (
         {"gpu.name": ["NVIDIA H200"]},
@@ -331,6 +331,20 @@ def test_changes_by_category() -> None:
     assert [line.split()[0] for line in lines] == sorted(
         (line.split()[0] for line in lines), key=["identity", "loosened", "tightened", "new"].index
     )
+
+
+def test_what_changed_on_purpose_is_judged_without_the_baseline_that_it_replaces(tmp_path: Path) -> None:
+    """Else identity, and every value that got worse, would be red, and no baseline could ever be proposed again."""
+    written(tmp_path, FILE.replace('"0.31.0"', '"0.30.0"').replace("1000", "1100"))
+    judge = Judge(profile(path=tmp_path / "site.yaml"), Options(tmp_path, baseline="propose"))
+    assert all(judge.judge(check, None, WARM).outcome is PASSED for check in ("identity", "kv"))
+    alone = "p.baseline.json is to be replaced: restarts were compared with the reference start alone"
+    assert judge.notes() == [alone]
+    lines = judge.propose([WARM], {})
+    assert "identity   engine.version: 0.30.0 → 0.31.0" in lines
+    assert "new        engine.args: none" in lines
+    assert "loosened   process: kv.tokens: 1,100 → 1,000" in lines
+    assert lines[-1].endswith("to accept it: mv p.baseline.new.json p.baseline.json")
 
 
 def test_populations_that_were_not_run_are_kept_for_the_same_engine() -> None:
