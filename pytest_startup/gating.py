@@ -58,9 +58,15 @@ class GatePlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Add the gates that the command line does not name; -k, -m, --deselect and --lf see them as all others."""
+        """Add the gates that the command line does not name; -k, -m, --deselect and --lf see them as all others.
+
+        A preflight takes everything else out: a test of one's own would start an engine."""
+        preflight = self.session.options.preflight
         named = [item for item in items if isinstance(item, nodes.GateItem)]
-        if not named and not self.only_node_ids():
+        if preflight and (others := [item for item in items if item not in named]):
+            items[:] = named
+            self.config.hook.pytest_deselected(items=others)
+        if not named and (preflight or not self.only_node_ids()):
             added: list[pytest.Item] = []
             for path in self.session.options.profiles:
                 added += session.genitems(nodes.GateFile.of(session, path, self.session.run(path)))

@@ -170,7 +170,9 @@ def test_links_are_followed_once(tmp_path):
 def test_nothing_found_is_no_success(tmp_path):
     done = pagecache.drop_page_cache([tmp_path / "missing"])
     assert (done.files, done.complete) == (0, False)
-    assert done.text.endswith(f"no file found at {tmp_path / 'missing'}")
+    assert done.text == f"page cache: nothing was dropped; no file found at {tmp_path / 'missing'}"
+    nowhere = pagecache.drop_page_cache([])
+    assert nowhere.text == "page cache: nothing was dropped; no checkpoint is known: give launch.checkpoint"
 
 
 def test_unreadable_files_are_told(tmp_path, monkeypatch):

@@ -225,6 +225,17 @@ def test_closing_problems_and_notes_are_printed(pytester: pytest.Pytester) -> No
     run(pytester).stdout.fnmatch_lines(["an engine of a run that was killed was found and stopped: pid 123"])
 
 
+def test_a_preflight_runs_no_test_of_ones_own(pytester: pytest.Pytester) -> None:
+    use(pytester)
+    own = pytester.makepyfile("def test_with_an_engine(engine): pass\n\ndef test_of_their_own(): assert 0")
+    for args in ([], [f"{own.name}::test_of_their_own"]):
+        result = run(
+            pytester, "--startup-preflight", *args, profile=None, env={"PYTEST_STARTUP_PROFILE": "profile.yaml"}
+        )
+        result.assert_outcomes(passed=1, deselected=2 - len(args))
+    assert not [call for call in calls(pytester) if call not in ("preflight", "close")]
+
+
 def test_preflight_touches_nothing_and_is_no_acceptance(pytester: pytest.Pytester) -> None:
     use(pytester)
     result = run(pytester, "--startup-preflight", "-v")

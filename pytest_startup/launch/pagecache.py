@@ -34,6 +34,8 @@ class Dropped:
     @property
     def text(self) -> str:
         """One line for people."""
+        if not self.files:
+            return "; ".join(["page cache: nothing was dropped", *self.reasons])
         gib = 2**30
         text = f"page cache: {self.files} files, {self.size / gib:.2f} GiB"
         if self.after is None or self.before is None:
@@ -89,7 +91,8 @@ def drop_page_cache(paths: Iterable[Path]) -> Dropped:
         finally:
             os.close(handle)
     if not files:
-        reasons.append("no file found at " + ", ".join(map(str, paths)))
+        where = ", ".join(map(str, paths))
+        reasons.append(f"no file found at {where}" if where else "no checkpoint is known: give launch.checkpoint")
     return Dropped(files, size, before, after, tuple(reasons))
 
 
