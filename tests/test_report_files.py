@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import pytest
-from helpers_gate import run, use
+from helpers_gate import PROFILE, run, use
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,6 +87,20 @@ def test_all_reports_of_a_run(pytester: pytest.Pytester) -> None:
         ("restart-1", "rejected", "4096", "81.000"),
         ("restart-2", "ok", "4096", "81.000"),
     ]
+
+
+def test_the_reason_of_a_waiver_stands_in_every_report(pytester: pytest.Pytester) -> None:
+    use(
+        pytester,
+        {"verdicts": {"restart-1::kv": "not observable"}},
+        f"{PROFILE}waive: [{{check: kv, reason: no meter}}]",
+    )
+    args = [a for kind in ("json", "html", "csv") for a in ("--startup-report", f"{kind}=r.{kind}")]
+    run(pytester, *args, "--junitxml=r.xml").stdout.fnmatch_lines(
+        ["waived    kv: not observable (restart-1): no meter"]
+    )
+    for kind in ("json", "html", "csv", "xml"):
+        assert "no meter" in pytester.path.joinpath(f"r.{kind}").read_text(), kind
 
 
 def test_a_report_that_cannot_be_written_changes_no_verdict(pytester: pytest.Pytester) -> None:

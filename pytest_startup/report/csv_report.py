@@ -14,19 +14,23 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def table(results: Sequence[ProfileResult]) -> list[list[str]]:
-    """Header, then per start: population, status, seconds per phase and to ready, KV tokens, tok/s, red checks."""
+    """Header, then per start: population, status, seconds per phase and to ready, KV tokens, tok/s, red checks, the
+    failure, waivers with their reasons."""
     phases = [p for p in PHASES if any(p in row.phases for r in results for row in r.rows.values())]
     levels = sorted({c for r in results for row in r.rows.values() for c in row.throughput}, key=int)
     head = ["profile", "start", "population", "status", *(f"{p} (s)" for p in phases), "ready (s)", "KV tokens"]
-    head += [*(f"tok/s c{c}" for c in levels), "not green", "failure"]
+    head += [*(f"tok/s c{c}" for c in levels), "not green", "failure", "waived"]
     out = [head]
     for result in results:
         for row in result.rows.values():
             red = [i.check for i in result.red if i.start == row.name]
+            waived = [
+                f"{i.check}: {i.waived}" for i in result.ordered() if i.start == row.name and i.waived is not None
+            ]
             cells: list[str | float | None] = [result.name, row.name, row.population]
             cells += ["failed" if row.failed else "rejected" if red else "ok", *(row.phases.get(p) for p in phases)]
             cells += [row.ready_seconds, (row.kv_tokens or "").replace(",", "")]
-            cells += [*(row.throughput.get(c) for c in levels), " ".join(red), row.failed]
+            cells += [*(row.throughput.get(c) for c in levels), " ".join(red), row.failed, "; ".join(waived)]
             out.append([cell(c) for c in cells])
     return out
 

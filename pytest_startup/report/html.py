@@ -51,6 +51,7 @@ def section(result: ProfileResult) -> str:
         starts(rows),
         checks(result),
         *(red(item) for item in result.red if item.text),
+        *(f"<p>{text(line)}</p>" for line in (*terminal.waived_lines(result), *terminal.left_up_lines(result))),
         *(f"<p>{text(note)}</p>" for note in result.notes),
         f"<p>evidence in {text(result.folder)}</p>" if result.folder else "",
     ]
