@@ -49,9 +49,7 @@ def _zstandard(raw: IO[bytes], path: str) -> IO[bytes]:
     try:
         import zstandard
     except ImportError:
-        raise SourceError(
-            f"{path}: reading .zst needs the package zstandard: pip install 'pytest-startup[zst]'"
-        ) from None
+        raise SourceError(f"{path}: reading .zst needs the package zstandard: pip install zstandard") from None
     return cast("IO[bytes]", zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pytest_startup.engines.metrics import plain, samples
@@ -64,7 +65,21 @@ def facts_of_metrics(text: str, where: str, seconds: float | None = None) -> lis
     return out
 
 
-def _capacity(labels: Mapping[str, str], proof: Evidence, engine: str | None) -> list[Fact]:
+#: What says something of capacity among the labels of ``cache_config_info``, of which 0.31 has about thirty.
+_CAPACITY = (
+    "kv_cache_size_tokens",
+    "num_gpu_blocks",
+    "block_size",
+    "kv_cache_max_concurrency",
+    "cache_dtype",
+    "engine",
+)
+
+
+def _capacity(labels: Mapping[str, str], whole: Evidence, engine: str | None) -> list[Fact]:
+    told = ",".join(f'{name}="{labels[name]}"' for name in _CAPACITY if name in labels)
+    proof = replace(whole, text=f"vllm:cache_config_info{{{told},…}}")
+
     def fact(name: str, value: JSON, unit: str | None = None, **detail: JSON) -> Fact:
         return Fact(name, value, proof, unit, None, None, engine, 0, detail)
 
