@@ -15,7 +15,7 @@ from pytest_startup.deaths import Deaths, first_of
 from pytest_startup.divergence import Watcher
 from pytest_startup.ends import ENDED
 from pytest_startup.intake import Intake, LogReading, read_logs
-from pytest_startup.launch.base import HoldsCaches, LaunchError, StartPlan, only_node
+from pytest_startup.launch.base import HoldsCaches, Hurries, LaunchError, StartPlan, only_node
 from pytest_startup.observation import Observation, Seen
 from pytest_startup.observe import caches, gpus, host
 from pytest_startup.observe.follow import Follower
@@ -122,9 +122,8 @@ class LiveStart:
             step()
         except KeyboardInterrupt:
             self._hurried = True
-            hurry = getattr(self.running, "hurry", None)
-            if hurry is not None:
-                hurry()
+            if isinstance(self.running, Hurries):
+                self.running.hurry()
             step()
             return True
         return False

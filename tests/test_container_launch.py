@@ -17,6 +17,7 @@ from helpers_launch import log_of, logged, until
 from pytest_startup.launch import registry
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.observe.http import Http
+from pytest_startup.profile.model import Deadlines
 
 READY = "Application startup complete."
 
@@ -354,6 +355,17 @@ def test_what_a_volume_keeps_of_an_earlier_log_is_not_read(engine, launcher, tmp
     log = log_of(running)
     assert (log.count(READY), log.count("an older engine")) == (1, 0)
     assert log.splitlines()[0] in (tmp_path / "logs/vllm.log").read_text()
+
+
+def test_a_stop_in_haste(engine, launcher, tmp_path):
+    """Ctrl-C came twice before the stop began."""
+    profile = container_profile(engine, tmp_path, deadlines=Deadlines(stop=300.0, release=10.0))
+    running = launcher.start(container_plan(profile, {"ignore_term": "always"}))
+    logged(running, READY)
+    running.hurry()
+    begin = time.monotonic()
+    assert all(one.released for one in running.stop())
+    assert time.monotonic() - begin < 120
 
 
 def test_exec_with_its_output_as_the_log(engine, launcher, tmp_path):

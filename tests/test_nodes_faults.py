@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -248,6 +249,21 @@ def test_a_node_that_was_left_up_is_told_and_its_end_too(net, launcher, tmp_path
     ended = end_after(second, lambda: os.kill(head, signal.SIGKILL), 1.0)
     assert "left up since reference" in ended.text
     assert set(stopped(second)) == {"head", "worker"}
+
+
+def test_an_interrupt_while_nodes_are_stopped_is_haste_and_the_proof_comes_first(net, launcher, tmp_path):
+    never = {"ignore_term": "always"}
+    slow = "{ready: 60s, stop: 300s, release: 20s}"
+    running = launcher.start(plan(pair(tmp_path, net, never, never, deadlines=slow), tmp_path))
+    up(running)
+    pids = [pid(running, node) for node in ("head", "worker")]
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(1.0, signal.pthread_kill, (main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        running.stop()
+    assert set(stopped(running)) == {"head", "worker"}
+    assert all(gone(p) for p in pids)
 
 
 def test_a_port_that_is_busy_on_the_head_only(net, launcher, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -59,7 +60,21 @@ def test_the_stock_build_is_rejected_because_it_compiles_again(tmp_path: Path) -
     assert "written during a warm start" in output
 
 
-@pytest.mark.parametrize("name", ["smaller kv", "artifact deleted", "killed at weights", "proxy: empty"])
+#: Minutes of a real engine beyond what every commit is given.
+LONG = pytest.mark.skipif(
+    os.environ.get("STARTUP_TEST_REAL") != "1", reason="takes many minutes: STARTUP_TEST_REAL=1, or tox run -e real"
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "artifact deleted",
+        "killed at weights",
+        pytest.param("smaller kv", marks=LONG),
+        pytest.param("proxy: empty", marks=LONG),
+    ],
+)
 def test_a_fault_turns_exactly_the_right_check_red(engine: Path, tmp_path: Path, name: str) -> None:
     (case,) = (c for c in trials.CASES if c.name == name)
     trial = trials.Trial(case, engine, tmp_path / "cache", tmp_path)

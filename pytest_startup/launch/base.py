@@ -103,6 +103,14 @@ class Running(Protocol):
         memory) gone within ``deadlines.release``. Idempotent. What is not released is in the answer."""
 
 
+@runtime_checkable
+class Hurries(Protocol):
+    """A running engine (optional) whose stop can be made a KILL at once."""
+
+    def hurry(self) -> None:
+        """Ctrl-C has come again: a stop that has begun, or is yet to come, is a KILL."""
+
+
 class Launcher(Protocol):
     """Starts engines of one kind (process, container, nodes)."""
 

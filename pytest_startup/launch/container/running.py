@@ -84,6 +84,7 @@ class ContainerRunning:
         self._logs = (NodeLog(node, folder / "engine.log", folder / "lines.tsv"),)
         self._stopped: tuple[Leftover, ...] | None = None
         self._stop_lock = threading.Lock()
+        self._hurried = False
         self.kept = False
         boot = launched.boot
         self._processes: ContainerProcesses | None = None
@@ -212,11 +213,16 @@ class ContainerRunning:
             self._finish_log(0.5)
         return self.kept
 
+    def hurry(self) -> None:
+        """See ``launch.base.Hurries``; a stop that has begun hears Ctrl-C itself."""
+        self._hurried = True
+
     def stop(self, limit: float | None = None) -> Sequence[Leftover]:
         """As ``launch.base.Running.stop``. The stopped container stays until the next fresh start or the run's end."""
         with self._stop_lock:
             if self._stopped is None:
                 limit = self._plan.profile.deadlines.stop if limit is None else limit
+                limit = 0.0 if self._hurried else limit
                 begin = time.monotonic()
                 if self._processes is not None:
                     self._processes.pause()

@@ -48,6 +48,7 @@ class Member:
         self._spec: Mapping[str, Any] = {}
         self._exit: Exit | None = None
         self._left: list[Leftover] | None = None
+        self._told_to_stop = False
         self._computing: list[list[str]] | None = None  # on its GPUs, before it was started
         self._files: LogFiles | None = None
         self._fed_at = 0.0
@@ -173,6 +174,11 @@ class Member:
             out.append(Fact("log.incomplete", str(lost), evidence, node=name))
         return out
 
+    def hurry(self, release: float) -> None:
+        """KILL at once what a stop that has begun still waits for."""
+        if self._told_to_stop and self.link is not None:
+            self.link.send({"do": "stop", "limit": 0.0, "give_up": release})
+
     def stop(self, limit: float, release: float) -> list[Leftover]:
         """End the engine there and prove it gone. Idempotent; bounded by ``limit`` and ``release``."""
         if self._left is None:
@@ -190,7 +196,7 @@ class Member:
         if link.lost is None:
             if self._spec["docker"]:  # the removal of a container may hold our part there up
                 link.silence += 90.0
-            link.send({"do": "stop", "limit": limit, "give_up": release})
+            self._told_to_stop = link.send({"do": "stop", "limit": limit, "give_up": release})
             end = time.monotonic() + limit + release + 10.0
             while link.event("ended") is None and link.lost is None and time.monotonic() < end:
                 link.wait(("ended", "fault"), 0.25)

@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from pytest_startup.launch.base import Exit, LaunchError, NodeLog, StartPlan
@@ -45,6 +45,7 @@ class NodesRunning:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._left: list[Leftover] | None = None
+        self._hurried = False
         self._spared: frozenset[str] = frozenset()
         self._waiting = [m for m in members if m.started_at is None]
         self._failed: Exit | None = None
@@ -135,20 +136,34 @@ class NodesRunning:
         deadlines = self._plan.profile.deadlines
 
         def end(member: Member) -> list[Leftover]:
-            limit = 0.0 if member.stand.since is not None else deadlines.stop
+            limit = 0.0 if member.stand.since is not None or self._hurried else deadlines.stop
             return member.stop(limit, deadlines.release)
 
         going = [m for n, m in self._members.items() if n not in self._spared]
         left: list[Leftover] = []
+        interrupted = False
         for group in ([m for m in going if m.node.api], [m for m in going if not m.node.api]):
             if group:
                 with ThreadPoolExecutor(len(group)) as pool:
-                    for found in pool.map(end, group):
-                        left += found
+                    ends = [pool.submit(end, member) for member in group]
+                    try:
+                        wait(ends)
+                    except KeyboardInterrupt:  # not lost: the proof comes first
+                        interrupted = True
+                        self.hurry()
+                    left += [one for ended in ends for one in ended.result()]
         with self._lock:
             self._left = left
             self._exit = self._exit or self.api.ended()
+        if interrupted:
+            raise KeyboardInterrupt
         return left
+
+    def hurry(self) -> None:
+        """See ``launch.base.Hurries``."""
+        self._hurried = True
+        for member in self._members.values():
+            member.hurry(self._plan.profile.deadlines.release)
 
     def _start(self) -> None:
         """Start those that wait for nothing now; the others from threads, when their condition holds."""

@@ -119,7 +119,7 @@ class ProcessRunning:
         return self.kept
 
     def hurry(self) -> None:
-        """Ctrl-C has come again: a stop that is yet to come is a KILL at once."""
+        """See ``launch.base.Hurries``; a stop that has begun hears Ctrl-C itself."""
         self._hurried = True
 
     def stop(self, limit: float | None = None) -> Sequence[Leftover]:
