@@ -22,6 +22,9 @@ ENGINE = re.compile(r"(?i)\b(?:vllm|sglang)::[^\s\]]+")
 LOOK = 0.2
 GRACE = 0.5
 
+#: Kinds of deaths, the one that explains most last.
+_WEIGHT = ("ended", "process-died", "crashed", "killed")
+
 Feed = Callable[[Iterable[Fact], float], Failure | None]
 
 
@@ -61,10 +64,14 @@ class Deaths:
         return self._dead
 
     def _look(self, now: float) -> Failure | None:
+        dead = []
         for identity, called in self._known.items():
             process = look(identity.pid)
             if process is None or process.identity != identity or process.state in "ZX":
-                return self._died(identity, called, now)
+                dead.append(self._died(identity, called, now))
+        if dead:
+            # Several at one look: one that was killed takes others along, and these end by themselves, parents last.
+            return max(reversed(dead), key=lambda failure: _WEIGHT.index(failure.kind))
         for pid in self._pids() if self._pids is not None else ():
             process = look(pid)
             if process is None or process.state in "ZX":

@@ -60,6 +60,21 @@ def test_a_killed_rank_is_named(pair: dict[str, subprocess.Popen[bytes]]) -> Non
     assert found.helps
 
 
+def test_of_several_the_one_that_was_killed_is_named(pair: dict[str, subprocess.Popen[bytes]]) -> None:
+    """Between two looks a worker is killed, and the engine core ends by itself because of it."""
+    with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "weights") as deaths:
+        assert fed(deaths) is None
+        pair["VLLM::Worker_TP1"].kill()
+        core = pair["VLLM::EngineCore"]
+        assert core.stdin is not None
+        core.stdin.close()
+        for name in ("VLLM::Worker_TP1", "VLLM::EngineCore"):  # not reaped yet: its state is what is looked at
+            os.waitid(os.P_PID, pair[name].pid, os.WEXITED | os.WNOWAIT)
+        found = fed(deaths)
+    assert found is not None
+    assert (found.kind, found.rank) == ("killed", "TP1")
+
+
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
