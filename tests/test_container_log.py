@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_startup.launch.container.daemon import DaemonLost, DaemonRefused, NotThere
+from pytest_startup.launch.container.daemon import DaemonLost, DaemonRefused, DaemonSlow, NotThere
 from pytest_startup.launch.container.file_log import Earlier, FilePump
 from pytest_startup.launch.container.log import LogPump, Position, Reading, split
 from pytest_startup.launch.container.watch import Boot, Watcher
@@ -256,6 +256,7 @@ class Answers:
         return {"State": answer}
 
 
+SLOW = DaemonSlow("the container engine at unix:///x (test) did not answer (inspect) within 0.4 s")
 AWAY = DaemonLost("the container engine at unix:///x (test) does not run: connection refused")
 
 
@@ -271,6 +272,7 @@ AWAY = DaemonLost("the container engine at unix:///x (test) does not run: connec
         ([state(Running=True), AWAY, state(ExitCode=137)], "daemon-lost", "did not survive it (no live-restore)"),
         ([AWAY, state(StartedAt="later", Running=True)], "daemon-lost", "was restarted by somebody else at later"),
         ([state(Running=True), state(), AWAY], "daemon-lost", "the container engine itself was shut down"),
+        ([state(Running=True), state(ExitCode=137), SLOW], "killed", "was killed by SIGKILL (exit code 137)"),
         ([AWAY, state(Running=True), state(ExitCode=3)], "exited", "ended with exit code 3"),
     ],
 )

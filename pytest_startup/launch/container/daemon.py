@@ -33,6 +33,10 @@ class DaemonLost(Exception):
     """The daemon did not answer, or not in time. The message says where and what happened."""
 
 
+class DaemonSlow(DaemonLost):
+    """The daemon did not answer in time: it may be busy as well as gone."""
+
+
 class NotThere(Exception):
     """The daemon answers that there is no such container, image, volume or path."""
 
@@ -193,7 +197,7 @@ class Daemon:
             return outcome[0]
         if failure:
             raise self._told(what, failure[0]) from None
-        raise DaemonLost(f"{self.where()} did not answer ({what}) within {limit:g} s")
+        raise DaemonSlow(f"{self.where()} did not answer ({what}) within {limit:g} s")
 
     def _connected(self, timeout: float) -> APIClient:
         """A client with this limit for one read, made on first use and shared by threads.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_startup.launch.base import Exit
-from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
+from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, DaemonSlow, NotThere
 from pytest_startup.launch.container.lifeline import Lifeline
 from pytest_startup.launch.identity import Identity, alive, identify
 
@@ -159,6 +159,8 @@ class Watcher:
         while time.monotonic() < until and not self._stopped.wait(0.05):
             try:
                 self._daemon.inspect(self._boot.container, _SHUTDOWN)
+            except DaemonSlow:
+                continue  # a busy host's daemon takes longer than that
             except DaemonLost:
                 return True
             except (NotThere, DaemonRefused):
