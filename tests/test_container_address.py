@@ -16,6 +16,7 @@ from helpers_docker import docker_context
 from pytest_startup.launch.container import address as docker_address
 from pytest_startup.launch.container.address import Address, AddressError, find
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
+from pytest_startup.launch.container.unix_socket import ClosingAdapter
 from pytest_startup.profile.model import ContainerLaunch
 
 IMAGE = "sha256:" + "a" * 64
@@ -195,3 +196,11 @@ def test_who_may_not_use_it(tmp_path, monkeypatch):
     assert f"may not be used by uid {os.getuid()}: join the group of its socket (usermod -aG docker USER" in str(
         error.value
     )
+
+
+def test_a_closed_adapter_makes_no_connection_that_nobody_would_close(tmp_path):
+    adapter = ClosingAdapter(str(tmp_path / "docker.sock"), 5)
+    assert adapter.get_connection("http+docker://localhost") is adapter.get_connection("http+docker://localhost")
+    adapter.close()
+    with pytest.raises(ConnectionError, match="are closed"):
+        adapter.get_connection("http+docker://localhost")

@@ -167,7 +167,8 @@ def test_identity_facts(engine, launcher, tmp_path):
     assert facts["engine.revision"].value == "a" * 40
     assert "[redacted]" in facts["container.env"].value["API_TOKEN"]
     assert "abcdefgh12345" not in json.dumps([fact.value for fact in running.facts()])
-    assert engine.inspect(running.container)["Mounts"][-1]["RW"] is False
+    mounts = {mount["Destination"]: mount for mount in engine.inspect(running.container)["Mounts"]}
+    assert mounts["/opt/patch.py"]["RW"] is False
     patch.write_text("print('changed')\n")  # in place: the container sees it
     running.stop()
     with pytest.raises(LaunchError) as error:

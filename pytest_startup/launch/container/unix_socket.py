@@ -32,9 +32,17 @@ class ClosingAdapter(UnixHTTPAdapter):
 
     def __init__(self, path: str, timeout: int) -> None:
         super().__init__(f"http+unix://{path}", timeout)
+        self._closed = False
+
+    def close(self) -> None:
+        """Also for whoever still holds a session: a pool made after this would never be closed."""
+        self._closed = True
+        super().close()
 
     def get_connection(self, url: Any, proxies: Any = None) -> Any:  # noqa: ARG002 - requests names it
         with self.pools.lock:
+            if self._closed:
+                raise ConnectionError("the connections to the container engine are closed")
             pool = self.pools.get(url)
             if pool is None:
                 pool = self.pools[url] = _Pool(url, self.socket_path, self.timeout, maxsize=self.max_pool_size)
