@@ -56,7 +56,7 @@ def text(net: str, made: dict[str, TestEngine], caches: Path) -> str:
 
     return f"""\
 schema: 1
-name: contained-pair
+name: pair
 engine:
   kind: vllm
   version: 0.31.0
