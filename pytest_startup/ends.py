@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_startup.launch.exits import CRASHES
-from pytest_startup.record import Failure
+from pytest_startup.record import Fact, Failure
 
 if TYPE_CHECKING:
     from pytest_startup.launch.base import Exit
@@ -68,3 +70,16 @@ def failure_of(ended: Exit, when: str, phase: str, after: float | None, rank: st
         helps=helps,
         no_help=no_help,
     )
+
+
+def with_memory(failure: Failure, facts: Sequence[Fact]) -> Failure:
+    """A process that was killed while the out-of-memory killer was at work is its victim: a rank in a container, whose
+    first process ends on its own account. ``facts``: those of the launcher."""
+    from pytest_startup.engines.failure_help import advice
+
+    struck = [f for name in ("container.oom_killed", "host.oom_kill") for f in facts if f.name == name]
+    if failure.kind not in ("killed", "process-died") or not struck:
+        return failure
+    helps, no_help = advice("out-of-host-memory", failure.phase)
+    summary = f"{failure.summary}; {struck[0].evidence.text}"
+    return replace(failure, kind="out-of-host-memory", summary=summary, helps=helps, no_help=no_help)

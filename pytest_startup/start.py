@@ -13,7 +13,7 @@ from pytest_startup.artifacts import ArtifactsError, RunFolder, utc_now
 from pytest_startup.asking import api_key, served_name
 from pytest_startup.deaths import Deaths, first_of
 from pytest_startup.divergence import Watcher
-from pytest_startup.ends import ENDED
+from pytest_startup.ends import ENDED, with_memory
 from pytest_startup.intake import Intake, LogReading, read_logs
 from pytest_startup.launch.base import HoldsCaches, Hurries, LaunchError, StartPlan, only_node
 from pytest_startup.observation import Observation, Seen
@@ -294,6 +294,8 @@ class LiveStart:
         self.snapshots = seen.caches_after
         if self._process_facts is None:
             self._process_facts = running.facts() if running is not None else ()
+        if seen.failure is not None:
+            seen.failure = with_memory(seen.failure, self._process_facts)
         kept = [*seen.facts, *self._process_facts, *caches.facts_of(seen.caches_before, seen.caches_after)]
         ended = running.exited() if running is not None else None
         record = StartRecord(

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from pytest_startup.profile.units import size
 
 ROOT = Path(__file__).parents[1]
 ENGINE = ROOT / ".engine"
@@ -35,16 +42,51 @@ def volumes() -> dict[str, str]:
     return mounts if str(prefix) == "/usr" else {**mounts, str(prefix): f"{prefix}:ro"}
 
 
+def heavy(folder: Path, gib: int) -> Path:
+    """The demo's model with MLPs so wide that its checkpoint has ``gib`` GiB, all zeros: a file with a hole, written at
+    once. Loading it takes the memory all the same."""
+    source = ENGINE / "models" / "facts"
+    config = json.loads((source / "config.json").read_text())
+    hidden, layers = config["hidden_size"], config["num_hidden_layers"]
+    wide = (gib << 30) // (3 * layers * hidden * 2)
+    narrow, config["intermediate_size"] = config["intermediate_size"], wide
+    header: dict[str, Any] = {}
+    end = 0
+    for shard in sorted(source.glob("*.safetensors")):
+        with shard.open("rb") as file:
+            tensors = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        tensors.pop("__metadata__", None)
+        for name, tensor in tensors.items():
+            shape = [wide if ".mlp." in name and length == narrow else length for length in tensor["shape"]]
+            begin, end = end, end + 2 * math.prod(shape)
+            header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    made = folder / "heavy"
+    made.mkdir()
+    (made / "config.json").write_text(json.dumps(config))
+    for name in ("chat_template.jinja", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source / name, made)
+    text = json.dumps(header).encode()
+    with (made / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + end)
+    return made
+
+
 def profile_text(
     image: str,
     url: str,
     *,
     cache: str | None,
     restarts: list[str],
+    model: Path = ENGINE / "models" / "facts",
+    memory: str = "",
 ) -> str:
-    """A profile of the real engine. ``cache``: a volume for the compile cache, None: it stays in the container."""
-    model = ENGINE / "models" / "facts"
+    """A profile of the real engine. ``cache``: a volume for the compile cache, None: it stays in the container.
+    ``memory``: its limit, swap included."""
     mounts = {**volumes(), str(model): "/model:ro", **({cache: "/cache"} if cache else {})}
+    # Read as a whole: a mapped checkpoint is file cache, which the kernel takes back for ever instead of killing.
+    more = ", --safetensors-load-strategy, eager" if memory else ""
+    limit = f"memory: {memory}\n    engine_options: {{MemorySwap: {size(memory)}}}" if memory else "init: false"
     rows = "\n".join(f"      {source}: {target}" for source, target in mounts.items())
     steps = ", ".join(restarts)
     return f"""\
@@ -55,7 +97,7 @@ engine:
   version: 0.31.0
   model: /model
   served_name: facts
-  args: [--served-model-name, facts, --max-model-len, "1024", --kv-cache-memory-bytes, "268435456"]
+  args: [--served-model-name, facts, --max-model-len, "1024", --kv-cache-memory-bytes, "268435456"{more}]
   env:
     CPU_VLLM_COMPILE: "1"
     VLLM_CACHE_ROOT: /cache
@@ -68,6 +110,7 @@ launch:
     docker_host: {url}
     network: host
     shm_size: 1g
+    {limit}
     volumes:
 {rows}
   checkpoint: [{model}]

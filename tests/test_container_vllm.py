@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from helpers_container_vllm import need_vllm, profile_text
+from helpers_container_vllm import heavy, need_vllm, profile_text
 from helpers_docker import gate, gate_env, need_engine
 
 from pytest_startup.record import StartRecord
@@ -82,3 +82,17 @@ def test_a_fresh_container_without_a_cache_volume_is_found_out(engine, site):
     assert outcomes["restart-1::artifacts"] == "red"
     assert [name for name, what in outcomes.items() if what == "red"] == ["restart-1::artifacts"], told
     assert values(record(site, "restart-1"), "compile.cache_written")
+
+
+@LONG
+def test_a_memory_limit_that_is_hit_while_weights_are_loaded(engine, site):
+    """The kernel kills a worker; PID 1 of the container is another process, and ends on its own account."""
+    text = profile_text(engine.image, engine.url, cache="vllm-cache", restarts=[], model=heavy(site, 6), memory="3g")
+    code, _, told = run(site, text)
+    assert code == 1, told
+    failure = record(site, "reference").failure
+    assert failure is not None
+    assert (failure.kind, failure.phase) == ("out-of-host-memory", "weights"), failure
+    words = " ".join(told.split())
+    assert "OOMKilled" in words or "out-of-memory killer" in words, told
+    assert "a loader that streams or maps the checkpoint" in failure.helps

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_startup.deaths import GRACE, Deaths, Feed, first_of
+from pytest_startup.ends import with_memory
 from pytest_startup.launch.exits import handle_of, status_of
-from pytest_startup.record import Failure
+from pytest_startup.record import Evidence, Fact, Failure
 
 SLEEP = "import sys, time; print('up', flush=True); sys.stdin.read()"
 
@@ -146,3 +147,25 @@ def test_every_feed_is_fed_and_the_first_failure_counts() -> None:
     both = first_of(feed("a", None), feed("b", wanted), feed("c", Failure("weights", "ended", "c")))
     assert both((), 1.0) is wanted
     assert calls == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts", "expected"),
+    [
+        ("killed", ("container.oom_killed", "host.oom_kill"), "out-of-host-memory"),
+        ("process-died", ("host.oom_kill",), "out-of-host-memory"),
+        ("killed", ("host.memory_peak",), "killed"),
+        ("crashed", ("host.oom_kill",), "crashed"),
+        ("collective", ("host.oom_kill",), "collective"),
+    ],
+)
+def test_a_killed_rank_is_the_victim_of_the_killer_that_was_at_work(
+    kind: str, facts: tuple[str, ...], expected: str
+) -> None:
+    seen = [Fact(name, 1, Evidence("host", "/proc/vmstat", f"text of {name}")) for name in facts]
+    failure = Failure("weights", kind, "VLLM::Worker (pid 7) was killed by SIGKILL")
+    found = with_memory(failure, seen)
+    assert found.kind == expected
+    assert (f"SIGKILL; text of {facts[0]}" in found.summary) == (expected != kind)
+    assert bool(found.helps) == (expected != kind)
+    assert with_memory(found, seen) == found
