@@ -40,7 +40,8 @@ def run(site: Path, text: str) -> tuple[int, dict[str, str], str]:
     outcomes = {}
     for case in ElementTree.parse(site / "junit.xml").getroot().iter("testcase"):  # noqa: S314 - written by this run
         bad = case.find("failure") is not None or case.find("error") is not None
-        outcomes["::".join(case.get("name", "").split("::")[-2:])] = "red" if bad else "green"
+        start = case.get("classname", "").rpartition(".")[2]
+        outcomes[f"{start}::{case.get('name')}"] = "red" if bad else "green"
     return done.returncode, outcomes, done.stdout
 
 
