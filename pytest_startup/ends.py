@@ -74,10 +74,11 @@ def failure_of(ended: Exit, when: str, phase: str, after: float | None, rank: st
 
 def with_memory(failure: Failure, facts: Sequence[Fact]) -> Failure:
     """A process that was killed while the out-of-memory killer was at work is its victim: a rank in a container, whose
-    first process ends on its own account. ``facts``: those of the launcher."""
+    first process ends on its own account. ``facts``: those of the launcher; what another node lacked does not count."""
     from pytest_startup.engines.failure_help import advice
 
-    struck = [f for name in ("container.oom_killed", "host.oom_kill") for f in facts if f.name == name]
+    near = [f for f in facts if failure.node in (None, f.node)]
+    struck = [f for name in ("container.oom_killed", "host.oom_kill") for f in near if f.name == name]
     if failure.kind not in ("killed", "process-died") or not struck:
         return failure
     helps, no_help = advice("out-of-host-memory", failure.phase)

@@ -169,3 +169,9 @@ def test_a_killed_rank_is_the_victim_of_the_killer_that_was_at_work(
     assert (f"SIGKILL; text of {facts[0]}" in found.summary) == (expected != kind)
     assert bool(found.helps) == (expected != kind)
     assert with_memory(found, seen) == found
+
+
+@pytest.mark.parametrize(("node", "expected"), [("worker", "out-of-host-memory"), ("head", "killed")])
+def test_memory_that_another_node_lacked_explains_nothing(node: str, expected: str) -> None:
+    seen = [Fact("host.oom_kill", 1, Evidence("host", "/proc/vmstat", "one process", node=node), node=node)]
+    assert with_memory(Failure("weights", "killed", "killed", node="worker"), seen).kind == expected
