@@ -15,8 +15,8 @@ from helpers_docker import docker_context
 
 from pytest_startup.launch.container import address as docker_address
 from pytest_startup.launch.container.address import Address, AddressError, find
+from pytest_startup.launch.container.client import ClosingAdapter
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
-from pytest_startup.launch.container.unix_socket import ClosingAdapter
 from pytest_startup.profile.model import ContainerLaunch
 
 IMAGE = "sha256:" + "a" * 64
@@ -174,6 +174,35 @@ def test_no_daemon(tmp_path, monkeypatch):
         "unix:///var/run/docker.sock, ", ""
     )
     assert "name it in DOCKER_HOST or launch.container.docker_host" in str(error.value)
+
+
+class Logs(Socket):
+    """It opens every log, and knows no container any more when asked about it; ``gone``: a log was closed again."""
+
+    def __init__(self, path: Path) -> None:
+        self.gone = threading.Event()
+        super().__init__(path, 404, b'{"message": "No such container: x"}')
+
+    def _answer_all(self, peer: socket.socket) -> None:
+        asked = peer.recv(65536, socket.MSG_PEEK)
+        if b"/logs" not in asked.split(b"\r\n")[0]:
+            super()._answer_all(peer)
+            return
+        peer.recv(65536)
+        peer.sendall(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n")
+        if not peer.recv(1):
+            self.gone.set()
+
+
+def test_a_log_of_a_container_that_goes_meanwhile_is_closed(tmp_path):
+    server = Logs(tmp_path / "s")
+    daemon = Daemon(server.address)
+    with pytest.raises(NotThere, match="No such container: x") as error:
+        daemon.logs("x", None, follow=True)
+    # The error is still held, and with it all that its traceback holds: the log is closed because we close it.
+    assert server.gone.wait(10), error
+    daemon.close()
+    server.close()
 
 
 def test_a_closed_daemon_is_not_used(tmp_path):

@@ -186,7 +186,7 @@ class Daemon:
             elif hasattr(answer, "close"):
                 answer.close()  # a stream for which nobody waits any more
 
-        import pytest_startup.launch.container.unix_socket  # noqa: F401 - docker-py's import takes of nobody's time
+        import pytest_startup.launch.container.client  # noqa: F401 - docker-py's import takes of nobody's time
 
         thread = threading.Thread(target=run, name=f"startup-docker-{what}", daemon=True)
         thread.start()
@@ -223,7 +223,7 @@ class Daemon:
         """A new client; nothing is asked of the daemon yet."""
         import docker
 
-        from pytest_startup.launch.container.unix_socket import ClosingAdapter
+        from pytest_startup.launch.container.client import Client, ClosingAdapter
 
         tls: Any = False
         if self.address.tls is not None:
@@ -234,7 +234,7 @@ class Daemon:
                 ca_cert=str(folder / "ca.pem") if (folder / "ca.pem").exists() else None,
                 verify=True,
             )
-        client = docker.APIClient(base_url=self.address.url, version=version, timeout=round(timeout), tls=tls)
+        client = Client(base_url=self.address.url, version=version, timeout=round(timeout), tls=tls)
         client.trust_env = False
         if self.address.socket is not None:
             client.mount("http+docker://", ClosingAdapter(self.address.socket, round(timeout)))

@@ -1,15 +1,30 @@
-"""docker-py over a Unix socket, without its leak: it leaves the socket open when nobody answers (7.2 and before)."""
+"""docker-py without its leaks (7.2 and before): sockets that it leaves open when something goes wrong half-way."""
 
 from __future__ import annotations
 
 import socket
 from typing import Any
 
+from docker import APIClient
 from docker.transport import UnixHTTPAdapter
 from docker.transport.unixconn import UnixHTTPConnection, UnixHTTPConnectionPool
 
 
+class Client(APIClient):
+    """Of a log it asks after opening it whether it is a terminal's: the container may be gone by then."""
+
+    def _get_result(self, container: Any, stream: Any, res: Any) -> Any:
+        docker_py: Any = super()
+        try:
+            return docker_py._get_result(container, stream, res)
+        except BaseException:
+            res.close()
+            raise
+
+
 class _Connection(UnixHTTPConnection):
+    """Its own leaves the socket open when nobody answers."""
+
     def connect(self) -> None:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
