@@ -22,7 +22,8 @@ KNOWN = {
     "daemon-lost": "daemon-lost",
     "node-lost": "node-lost",
     "not-met": "node-missing",
-    "not-started": "node-missing",
+    "not-started": "node-not-started",
+    "step-failed": "step-failed",
 }
 #: What helps where a node is the cause, and what can't.
 NODES = {
@@ -33,6 +34,23 @@ NODES = {
     "node-missing": (
         ("the address and port of the rendezvous on every node, the firewall between them, the log of the node named",),
         ("waiting: an engine waits 30 min for its peers without a word", "TERM: it is ignored there"),
+    ),
+    "node-not-started": (
+        (
+            "what is named, on that node: a port or lock that is taken, a command, the condition of its start_when",
+            "where it waited for another node: the log of that node",
+        ),
+        ("addresses and ports of the rendezvous, engine arguments: the engine of this node was not started",),
+    ),
+    "step-failed": (
+        (
+            "the step named, by hand in a container of that node: its last words are above",
+            "where its condition came too late: a longer within of that step, or the steps of the node it waits for",
+        ),
+        (
+            "addresses and ports of the rendezvous, deadlines.peers, engine arguments: no engine was started there yet",
+            "a restart without a change",
+        ),
     ),
 }
 

@@ -113,7 +113,7 @@ class Failure:
 
     ``kind`` is one of ``engines.failures.KINDS`` (``out-of-device-memory``, ``port-taken``, ``hang``, ``unknown`` …),
     or what was seen from outside the log: ``refused``, ``ended``, ``deadline``, ``not-serving``, ``divergence``,
-    ``node-lost``, ``node-missing``, ``interrupted``, ``defect``.
+    ``node-lost``, ``node-missing``, ``node-not-started``, ``step-failed``, ``interrupted``, ``defect``.
     ``cause`` is None when the start ended without any line that explains it (killed from outside, log stopped).
     """
 

@@ -257,7 +257,7 @@ def test_a_step_that_fails_names_node_and_words_and_leaves_nothing(engines, laun
     running = launcher.start(plan(profile(tmp_path, engines, IDLE, head_keys=head), tmp_path))
     ended = running.wait_exit(30.0)
     assert ended is not None
-    assert (ended.node, ended.reason) == ("head", "not-started")
+    assert (ended.node, ended.reason) == ("head", "step-failed")
     assert "current platform cpu does not support ray" in ended.text
     left = running.stop()
     assert "head" in {one.node for one in left}  # what is proved is said, though its keeper has removed it already

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_startup.assemble import explained
-from pytest_startup.ends import failure_of
+from pytest_startup.ends import ENDED, failure_of
 from pytest_startup.engines.base import LogSummary
 from pytest_startup.intake import LogReading
 from pytest_startup.launch.base import Exit, NodeLog
@@ -58,6 +58,25 @@ def test_a_lost_node_is_no_end_of_the_engine(tmp_path):
     assert outside.kind == "node-lost"
     assert outside.helps
     assert outside.no_help
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "helps"),
+    [
+        ("not-met", "node-missing", "rendezvous"),
+        ("step-failed", "step-failed", "the step named"),
+        ("not-started", "node-not-started", "start_when"),
+    ],
+)
+def test_advice_fits_what_kept_a_node_from_starting(reason, kind, helps):
+    """Only who waits at a rendezvous is helped by looking at its address."""
+    failure = failure_of(Exit("head", None, reason, "node head: …"), "before it was ready", "launch", 3.0)
+    assert (failure.kind, failure.node) == (kind, "head")
+    assert failure.summary == "the start was given up before it was ready: node head: …"
+    assert helps in failure.helps[0]
+    assert ("rendezvous" in " ".join(failure.helps)) is (reason == "not-met")
+    assert failure.no_help
+    assert kind in ENDED
 
 
 KILLED = Failure(

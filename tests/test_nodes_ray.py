@@ -21,7 +21,7 @@ from helpers_launch import isolate
 from helpers_nodes import gate, needs_namespaces, network, record
 
 from pytest_startup.launch.base import LaunchError
-from pytest_startup.launch.nodes.steps import last_words, run_steps
+from pytest_startup.launch.nodes.steps import StepFailed, last_words, run_steps
 
 HERE = Path(__file__).parent
 SAID = HERE / "data" / "nodes" / "ray"
@@ -72,6 +72,25 @@ def test_a_cluster_that_stays_too_small_is_told_with_its_last_words():
 def test_the_words_that_a_failed_step_leaves(said, last):
     """Below a traceback it is the last line that counts."""
     assert last_words(said) == last
+
+
+@pytest.mark.parametrize(
+    ("shown", "code", "expected"),
+    [
+        ("ray start", 3, (StepFailed, "step failed with exit code 3: no ray (ray start)")),
+        (None, 3, (LaunchError, "the start of the idle container failed with exit code 3: no ray")),
+        ("ray start", 0, None),
+    ],
+)
+def test_a_step_of_the_profile_is_not_the_container_around_it(shown, code, expected):
+    argv = [sys.executable, "-c", f"print('no ray'); raise SystemExit({code})"]
+    steps = [{"argv": argv, "until": None, "within": 60.0, "shown": shown}]
+    if expected is None:
+        run_steps(steps, {}, "/")
+        return
+    with pytest.raises(LaunchError, match=re.escape(expected[1])) as failed:
+        run_steps(steps, {}, "/")
+    assert type(failed.value) is expected[0]
 
 
 # The rest takes minutes, with the real ray package and the real engine.

@@ -62,7 +62,7 @@ class Exit:
     """The engine, or a part without which it can't serve, has ended. ``code`` < 0: killed by that signal.
 
     ``reason``: exited, killed, oom-killed, container-gone, daemon-lost; with nodes also node-lost, not-met (peers that
-    did not come) and not-started.
+    did not come), step-failed (a step of the profile, before the engine) and not-started.
     """
 
     node: str

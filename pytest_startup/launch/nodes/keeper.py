@@ -104,7 +104,7 @@ class NodeKeeper(Keeper):
             nodes_steps.run_steps(spec.steps, env, spec.cwd)
         except LaunchError as error:
             keeper.remove_containers()
-            out.say("failed", text=str(error))
+            out.say("failed", text=str(error), step=isinstance(error, nodes_steps.StepFailed))
             return None
         return keeper
 

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.nodes import boot as nodes_boot
+from pytest_startup.launch.nodes.steps import StepFailed
 from pytest_startup.launch.process.link import KeeperLink
 
 PING = 0.5
@@ -94,7 +95,10 @@ class NodeLink(KeeperLink):
         raise LaunchError(f"node {self.name}: {text}")
 
     def keep(self, spec: Mapping[str, object], limit: float) -> float:
-        """Start an engine there, steps included; returns when it was launched, on our clock. Raises LaunchError."""
+        """Start an engine there, steps included; returns when it was launched, on our clock.
+
+        Raises StepFailed or LaunchError.
+        """
         self.send({"do": "keep", **spec})
         self.wait(("started", "failed", "fault"), limit)
         started = self.event("started")
@@ -102,7 +106,8 @@ class NodeLink(KeeperLink):
             failed = self.event("failed") or self.event("fault")
             text = failed["text"] if failed is not None else self.said() or f"no answer within {limit:.0f} s"
             self.close()
-            raise LaunchError(f"node {self.name}: {text}")
+            failure = StepFailed if failed is not None and failed.get("step") else LaunchError
+            raise failure(f"node {self.name}: {text}")
         self.heard_at = time.monotonic()
         threading.Thread(target=self._ping, name=f"pytest-startup-{self.name}", daemon=True).start()
         return self.ours(self._started_there)

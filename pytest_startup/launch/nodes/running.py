@@ -12,6 +12,7 @@ from typing import Any
 from pytest_startup.launch.base import Exit, LaunchError, NodeLog, StartPlan
 from pytest_startup.launch.nodes import rendezvous as nodes_rendezvous
 from pytest_startup.launch.nodes.member import Member
+from pytest_startup.launch.nodes.steps import StepFailed
 from pytest_startup.observe.listeners import Listening
 from pytest_startup.profile.model import Deadlines
 from pytest_startup.profile.nodes import StartWhen
@@ -219,10 +220,10 @@ class NodesRunning:
             member.start(self._spec(member))
             self._introduce()
         except LaunchError as error:
-            self._fail(member, str(error))
+            self._fail(member, str(error), "step-failed" if isinstance(error, StepFailed) else "not-started")
 
-    def _fail(self, member: Member, text: str) -> None:
-        self._failed = self._failed or Exit(member.node.name, None, "not-started", text)
+    def _fail(self, member: Member, text: str, reason: str = "not-started") -> None:
+        self._failed = self._failed or Exit(member.node.name, None, reason, text)
         self._news.set()
 
     def _holds(self, when: StartWhen) -> bool:

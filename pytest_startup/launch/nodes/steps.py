@@ -16,8 +16,15 @@ _PAUSE = 0.5
 _LIMIT = 30.0
 
 
+class StepFailed(LaunchError):
+    """A step of the profile failed, or its condition did not come: no engine was started yet."""
+
+
 def run_steps(steps: Sequence[Mapping[str, Any]], env: Mapping[str, str], cwd: str) -> None:
-    """All steps in order. Raises LaunchError with what the one that failed has said."""
+    """All steps in order. ``shown``: it is one of the profile's own; the others start what idles.
+
+    Raises StepFailed or LaunchError with what the one that failed has said.
+    """
     for step in steps:
         _run_step(step, env, cwd)
 
@@ -25,6 +32,7 @@ def run_steps(steps: Sequence[Mapping[str, Any]], env: Mapping[str, str], cwd: s
 def _run_step(step: Mapping[str, Any], env: Mapping[str, str], cwd: str) -> None:
     argv, until, end = step["argv"], step["until"], time.monotonic() + step["within"]
     shown = str(step.get("shown") or " ".join(argv))[:120]
+    failed, what = (StepFailed, "step") if step.get("shown") else (LaunchError, "the start of the idle container")
     while True:
         code, said = _run(argv, env, cwd, max(1.0, end - time.monotonic()))
         if until is None and code == 0:
@@ -32,9 +40,9 @@ def _run_step(step: Mapping[str, Any], env: Mapping[str, str], cwd: str) -> None
         if until is not None and re.search(until, said):
             return
         if until is None:
-            raise LaunchError(f"step failed with exit code {code}: {last_words(said)} ({shown})")
+            raise failed(f"{what} failed with exit code {code}: {last_words(said)} ({shown})")
         if time.monotonic() >= end:
-            raise LaunchError(f"step: no {until!r} within {step['within']:g} s: {last_words(said)} ({shown})")
+            raise failed(f"{what}: no {until!r} within {step['within']:g} s: {last_words(said)} ({shown})")
         time.sleep(_PAUSE)
 
 
