@@ -6,10 +6,13 @@ import threading
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from pytest_startup.launch.base import ServesElsewhere
 from pytest_startup.observe.http import Http
 from pytest_startup.workload.completions import Target
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pytest_startup.engines.base import Dialect
     from pytest_startup.launch.base import Running
     from pytest_startup.profile.model import Profile
@@ -31,9 +34,14 @@ def api_key(profile: Profile) -> str | None:
     return profile.engine.env.get("VLLM_API_KEY") or None
 
 
+def allowed_hosts(running: Running) -> Collection[str]:
+    """Where requests to a running engine may go besides this host's loopback."""
+    return running.hosts if isinstance(running, ServesElsewhere) else ()
+
+
 def target_of(profile: Profile, dialect: Dialect, running: Running) -> Target:
     """Requests to a running engine; the caller closes ``target.http``."""
-    http = Http(running.base_url, allowed=getattr(running, "hosts", ()), api_key=api_key(profile))
+    http = Http(running.base_url, allowed=allowed_hosts(running), api_key=api_key(profile))
     if profile.nodes:
         threading.Thread(target=_end_with, args=(running, http), name="startup-requests", daemon=True).start()
     return Target(http, dialect.endpoints, served_name(profile), running.launched_at, profile.deadlines.request)

@@ -17,7 +17,7 @@ from pytest_startup.artifacts import ArtifactsError, RunFolder, run_folder, utc_
 from pytest_startup.asking import target_of
 from pytest_startup.clean import sweep
 from pytest_startup.gate import NOT_RELEASED, REFERENCE, StartFailed
-from pytest_startup.launch.base import LaunchError, StartPlan
+from pytest_startup.launch.base import Keeps, LaunchError, StartPlan
 from pytest_startup.launch.choose import choose_launcher
 from pytest_startup.profile.resolve import resolved_json
 from pytest_startup.recorded import RecordedGate
@@ -119,9 +119,9 @@ class LiveGate(RecordedGate):
         current = self._current
         if current is None or current.running is None or self._is_over(current):
             return
-        keep = getattr(current.running, "keep", None)
-        if self._options.keep and current.running.exited() is None and keep is not None and keep():
-            text = f"{current.plan.name}: left running at {current.running.base_url} as asked"
+        running = current.running
+        if self._options.keep and running.exited() is None and isinstance(running, Keeps) and running.keep():
+            text = f"{current.plan.name}: left running at {running.base_url} as asked"
             self._notes.append(f"{text}; end it with: pytest-startup clean --yes")
             return
         self._finish_current()

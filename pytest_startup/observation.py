@@ -11,8 +11,8 @@ from pytest_startup import assemble
 from pytest_startup.asking import target_of
 from pytest_startup.ends import failure_of
 from pytest_startup.launch.base import only_node
+from pytest_startup.launch.listeners import pids_of, who_listens
 from pytest_startup.observe import caches, endpoints
-from pytest_startup.observe.listeners import pids_of, who_listens
 from pytest_startup.observe.ready import start_time
 from pytest_startup.record import Completion, Evidence, Fact, Failure, ThroughputSample
 from pytest_startup.workload import quality, throughput

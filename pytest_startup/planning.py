@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_startup.launch import locks
-from pytest_startup.launch.base import HoldsCaches, LaunchError
+from pytest_startup.launch.base import HoldsCaches, LaunchError, PreparesNodes, SparesNodes
 from pytest_startup.launch.container.options import INNER_PORT, host_path, published
 from pytest_startup.launch.pagecache import drop_page_cache
 from pytest_startup.launch.ports import free_port
@@ -52,9 +52,8 @@ def prepare(
     notes: list[str] = []
     if step is None:
         return notes
-    if profile.nodes and launcher is not None:
-        there: Any = launcher
-        notes = there.prepare(profile, step.nodes, step.drop_page_cache, step.wipe)
+    if profile.nodes and isinstance(launcher, PreparesNodes):
+        notes = launcher.prepare(profile, step.nodes, step.drop_page_cache, step.wipe)
         for note in notes:
             tell(f"{step.name}: {note}")
         return notes
@@ -131,9 +130,8 @@ def node_commands(profile: Profile, step: Restart | None, dialect: Dialect, port
 
 def spare(profile: Profile, running: Running, step: Restart | None) -> None:
     """Before a stop: the nodes that the next restart leaves alone are not stopped."""
-    if profile.nodes and step is not None and step.nodes:
-        there: Any = running
-        there.spare({n.name for n in profile.nodes} - set(step.nodes))
+    if step is not None and step.nodes and isinstance(running, SparesNodes):
+        running.spare({n.name for n in profile.nodes} - set(step.nodes))
 
 
 def _own_network(profile: Profile) -> bool:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from pytest_startup import assemble
 from pytest_startup.artifacts import ArtifactsError, RunFolder, utc_now
-from pytest_startup.asking import api_key, served_name
+from pytest_startup.asking import allowed_hosts, api_key, served_name
 from pytest_startup.deaths import Deaths, first_of
 from pytest_startup.divergence import Watcher
 from pytest_startup.ends import ENDED, with_memory
 from pytest_startup.intake import Intake, LogReading, read_logs
 from pytest_startup.launch.base import HoldsCaches, Hurries, LaunchError, StartPlan, only_node
+from pytest_startup.launch.listeners import owner_of, pids_of
 from pytest_startup.observation import Observation, Seen
 from pytest_startup.observe import caches, gpus, host
 from pytest_startup.observe.follow import Follower
-from pytest_startup.observe.listeners import pids_of
 from pytest_startup.observe.ready import ReadyWatch
 from pytest_startup.observe.sampler import MemorySampler
 from pytest_startup.record import Evidence, Fact, Failure, Leftover, StartRecord
@@ -177,11 +177,10 @@ class LiveStart:
             served_name(profile),
             profile.expect.completion,
             launched_at=running.launched_at,
-            pids=pids_of(running),
             request_timeout=profile.deadlines.request,
-            allowed=getattr(running, "hosts", ()),
+            allowed=allowed_hosts(running),
             api_key=api_key(profile),
-            owner=getattr(running, "owner", None),
+            owner=owner_of(running),
         )
         deaths = Deaths(pids_of(running), lambda: follow.progress().phase)
         with watch, deaths:

@@ -20,8 +20,8 @@ from helpers_launch import FAKE, until
 
 from pytest_startup.engines.vllm import VllmDialect
 from pytest_startup.launch.base import StartPlan
+from pytest_startup.launch.listeners import process_tree
 from pytest_startup.launch.nodes.launcher import node_commands
-from pytest_startup.observe.listeners import process_tree
 from pytest_startup.profile.load import load
 from pytest_startup.profile.model import Profile
 

@@ -12,7 +12,7 @@ from helpers_container_vllm import ENGINE, need_vllm
 from helpers_launch import gone, isolate
 from helpers_nodes import Gate, gate, link, needs_namespaces, network, record
 
-from pytest_startup.observe.listeners import process_tree
+from pytest_startup.launch.listeners import process_tree
 
 pytestmark = needs_namespaces
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from helpers_http import (
@@ -22,7 +24,9 @@ from helpers_http import (
 )
 
 from pytest_startup.engines.base import Endpoints
+from pytest_startup.launch.listeners import who_listens
 from pytest_startup.observe.ready import PROBE_TOKENS, ReadyResult, ReadyWatch
+from pytest_startup.observe.sources import Listening
 from pytest_startup.profile.model import Prompt
 
 PROMPT = Prompt("The capital of France is")
@@ -30,8 +34,15 @@ ENDPOINTS = Endpoints()
 GOOD = reply(200, completion())
 
 
+def ours(server: FaultServer, *pids: int) -> Callable[[], Listening]:
+    """As a local engine's server is proved: by the processes that hold the port, here those of this test."""
+    port = urlsplit(server.url).port
+    assert port is not None
+    return lambda: who_listens(port, pids or {os.getpid()})
+
+
 def watch(server: FaultServer, **kw: Any) -> ReadyWatch:
-    options: dict[str, Any] = {"launched_at": time.monotonic(), "pids": lambda: {os.getpid()}, "request_timeout": 5.0}
+    options: dict[str, Any] = {"launched_at": time.monotonic(), "owner": ours(server), "request_timeout": 5.0}
     return ReadyWatch(server.url, ENDPOINTS, "m", kw.pop("prompt", PROMPT), **{**options, **kw})
 
 
@@ -39,9 +50,17 @@ def healthy(*completions: Reply) -> FaultServer:
     return FaultServer().on("/health", reply(200)).on("/v1/completions", *completions)
 
 
+def ended(running: ReadyWatch, limit: float = 10.0) -> ReadyResult | None:
+    """How the wait ended; None if it goes on."""
+    end = time.monotonic() + limit
+    while running.result is None and time.monotonic() < end:
+        threading.Event().wait(0.005)
+    return running.result
+
+
 def finished(server: FaultServer, limit: float = 10.0, **kw: Any) -> ReadyResult:
     with server, watch(server, **kw) as running:
-        result = running.wait(limit)
+        result = ended(running, limit)
     assert result is not None, running.attempts()
     return result
 
@@ -69,7 +88,7 @@ def test_a_server_that_comes_later_is_seen_soon() -> None:
     _until(lambda: any(a.reason == "nothing listens" for a in running.attempts()))
     began = time.monotonic()
     with server:
-        result = running.wait(10)
+        result = ended(running)
         assert time.monotonic() - began < 1.0
     running.stop()
     assert result is not None
@@ -156,7 +175,7 @@ def test_stop_is_at_once_even_within_a_request() -> None:
     assert not result.ready
     assert result.reason == "stopped before the engine was ready"
     assert result.health_seconds is not None
-    assert running.done.is_set()
+    assert running.result is not None
     assert not any("cancel" in a.reason for a in result.attempts)
 
 
@@ -169,16 +188,10 @@ def test_stop_before_anything_listens() -> None:
     assert running.stop() == result
 
 
-def test_on_done_is_called() -> None:
-    called = threading.Event()
-    assert finished(healthy(GOOD), on_done=called.set).ready
-    assert called.wait(5)
-
-
 def test_a_foreign_listener_never_counts() -> None:
-    with healthy(GOOD) as server, watch(server, pids=lambda: {1}) as running:
+    with healthy(GOOD) as server, watch(server, owner=ours(server, 1)) as running:
         _until(lambda: any(a.what == "server" and a.count > 1 for a in running.attempts()))
-        assert not running.done.is_set()
+        assert running.result is None
         assert "/v1/completions" not in server.paths()
     (attempt,) = [a for a in running.attempts() if a.what == "server"]
     assert f"pid {os.getpid()}" in attempt.reason
@@ -188,15 +201,15 @@ def test_a_foreign_listener_never_counts() -> None:
 @pytest.mark.parametrize(("age", "ours"), [(5.0, True), (-1.0, True), (-3600.0, False)])
 def test_start_time_of_the_process_tells_where_its_pids_are_unknown(age: float, ours: bool) -> None:
     server = healthy(GOOD).on("/metrics", reply(200, f"# x\nprocess_start_time_seconds {time.time() + age}\n".encode()))
-    with server, watch(server, pids=None) as running:
+    with server, watch(server, owner=None) as running:
         if ours:
-            result = running.wait(10)
+            result = ended(running)
             assert result is not None
             assert result.proof is not None
             assert result.proof.where == "GET /metrics"
         else:
             _until(lambda: any("older than this start" in a.reason for a in running.attempts()))
-            assert not running.done.is_set()
+            assert running.result is None
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])
@@ -206,21 +219,21 @@ def test_a_clock_that_is_set_while_the_engine_starts_does_not_make_it_another_se
     """After a reboot the clock is often set late: the engine's start time is told by the one or the other clock."""
     began = time.time() + min(jump, 0.0) + 1.0
     server = healthy(GOOD).on("/metrics", reply(200, f"process_start_time_seconds {began}\n".encode()))
-    running = watch(server, pids=None)
+    running = watch(server, owner=None)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + jump)
     with server, running:
-        result = running.wait(10)
+        result = ended(running)
     assert result is not None
     assert result.proof is not None
 
 
 def test_a_port_that_was_seen_closed_is_proof_enough() -> None:
     server = healthy(GOOD)
-    running = watch(server, pids=None).start()
+    running = watch(server, owner=None).start()
     _until(lambda: bool(running.attempts()))
     with server:
-        result = running.wait(10)
+        result = ended(running)
     running.stop()
     assert result is not None
     assert result.ready
@@ -229,21 +242,21 @@ def test_a_port_that_was_seen_closed_is_proof_enough() -> None:
 
 
 def test_no_proof_no_ready() -> None:
-    with healthy(GOOD) as server, watch(server, pids=None) as running:
+    with healthy(GOOD) as server, watch(server, owner=None) as running:
         _until(lambda: any("cannot tell" in a.reason for a in running.attempts()))
-        assert not running.done.is_set()
+        assert running.result is None
 
 
 def test_a_start_time_that_is_no_number_proves_nothing() -> None:
     server = healthy(GOOD).on("/metrics", reply(200, b"process_start_time_seconds soon\n"))
-    with server, watch(server, pids=None) as running:
+    with server, watch(server, owner=None) as running:
         _until(lambda: any("cannot tell" in a.reason for a in running.attempts()))
-        assert not running.done.is_set()
+        assert running.result is None
 
 
 def test_a_port_proxy_that_accepts_and_closes_is_nothing_that_listens() -> None:
     server = healthy(GOOD).on("/health", reset(), reset(), reply(200))
-    result = finished(server, pids=None)
+    result = finished(server, owner=None)
     assert result.ready
     assert [(a.what, a.reason, a.count) for a in result.attempts] == [
         ("connect", "connection closed without an answer", 2)
@@ -253,14 +266,14 @@ def test_a_port_proxy_that_accepts_and_closes_is_nothing_that_listens() -> None:
 def test_start_is_idempotent() -> None:
     with healthy(GOOD) as server, watch(server) as running:
         assert running.start() is running
-        assert running.wait(10) is not None
+        assert ended(running) is not None
 
 
 def test_a_defect_of_the_watch_ends_the_wait_with_its_reason() -> None:
-    def broken() -> set[int]:
+    def broken() -> Listening:
         raise RuntimeError("no such launcher")
 
-    result = finished(healthy(GOOD), pids=broken)
+    result = finished(healthy(GOOD), owner=broken)
     assert not result.ready
     assert result.reason == "the readiness watch itself failed: RuntimeError: no such launcher"
 

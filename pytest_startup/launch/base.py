@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from pytest_startup.observe.sources import NodeLog as NodeLog
+from pytest_startup.observe.sources import only_node as only_node
+
 if TYPE_CHECKING:
     from pytest_startup.observe.caches import Snapshot
+    from pytest_startup.observe.sources import Listening
     from pytest_startup.profile.model import CacheFolder, Profile
     from pytest_startup.record import Fact, Leftover
 
@@ -32,29 +36,6 @@ class StartPlan:
     env: Mapping[str, str] = field(default_factory=dict)
     fresh: bool = True
     node_argv: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class NodeLog:
-    """A log that is being written: the raw bytes (complete, as received) and the receive time of each line.
-
-    ``lines`` is a TSV ``line<TAB>seconds`` (line counts LF from 1, seconds since launch with 3 decimals, at the moment
-    when the first byte of the line arrived), appended in step with the log.
-    """
-
-    node: str
-    path: Path
-    lines: Path
-
-    @property
-    def where(self) -> str:
-        """``head/engine.log``: its place in the folder of the start, as in ``Evidence.where``."""
-        return f"{self.node}/{self.path.name}"
-
-
-def only_node(logs: Sequence[NodeLog]) -> str | None:
-    """The node of a start with one log; None where there are several, and each line says whose it is."""
-    return logs[0].node if len(logs) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -111,6 +92,58 @@ class Hurries(Protocol):
         """Ctrl-C has come again: a stop that has begun, or is yet to come, is a KILL."""
 
 
+@runtime_checkable
+class Keeps(Protocol):
+    """A running engine (optional) that can outlive the run."""
+
+    def keep(self) -> bool:
+        """Leave it up after us (``--startup-keep``): it is not stopped at our end. False if it can't be."""
+
+
+@runtime_checkable
+class OneProcess(Protocol):
+    """A running engine (optional) that is a process of this host, with all that descends from it."""
+
+    @property
+    def pid(self) -> int:
+        """Of the first process. Cheap: it is read to tell whether it is there, too."""
+
+
+@runtime_checkable
+class ListsProcesses(Protocol):
+    """A running engine (optional) whose processes are of this host, but descend from none that we started."""
+
+    @property
+    def pids(self) -> Callable[[], Collection[int]] | None:
+        """Lists those that live now; None where they can't be seen, or are not those that listen on the port. Cheap,
+        as ``OneProcess.pid``: the looking is done by what it gives."""
+
+
+@runtime_checkable
+class ProvesServer(Protocol):
+    """A running engine (optional) that knows by itself whose the server on its port is."""
+
+    def owner(self) -> Listening:
+        """Is the server that listens now this engine? ``foreign``: it never counts as ready."""
+
+
+@runtime_checkable
+class ServesElsewhere(Protocol):
+    """A running engine (optional) that serves from other addresses than this host's loopback."""
+
+    @property
+    def hosts(self) -> Collection[str]:
+        """Addresses to which requests of ours may go, too. Cheap, as ``OneProcess.pid``."""
+
+
+@runtime_checkable
+class SparesNodes(Protocol):
+    """A running engine over several nodes (optional), of which some can stay up over a restart."""
+
+    def spare(self, names: Collection[str]) -> None:
+        """These nodes are not stopped by the next ``stop``: the next start goes on with them."""
+
+
 class Launcher(Protocol):
     """Starts engines of one kind (process, container, nodes)."""
 
@@ -134,3 +167,12 @@ class HoldsCaches(Protocol):
 
     def wipe(self, profile: Profile, cache: CacheFolder, fresh: bool) -> str:
         """Empty one; what was done, in a sentence. Raises LaunchError."""
+
+
+@runtime_checkable
+class PreparesNodes(Protocol):
+    """A launcher (optional) whose engines run on hosts that only it can reach."""
+
+    def prepare(self, profile: Profile, names: Collection[str], drop: bool, wipe: Sequence[str]) -> list[str]:
+        """Drop page caches and wipe the caches that ``wipe`` names on these nodes (all, if none is named); what was
+        done, one text each. Raises LaunchError."""

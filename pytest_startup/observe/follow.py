@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from pytest_startup.launch.base import NodeLog
+from pytest_startup.observe.sources import NodeLog
 
 BLOCK = 1 << 18
 Chunk = tuple[bytes, "float | None"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_startup.record import JSON, Evidence, Fact
 
 if TYPE_CHECKING:
-    from pytest_startup.launch.base import NodeLog
+    from pytest_startup.observe.sources import NodeLog
     from pytest_startup.profile.model import ExpectLog
 
 #: Matches of one pattern that are kept: a pattern that fits every line would fill the record.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from pytest_startup.engines.base import Endpoints
 from pytest_startup.observe.http import Http
-from pytest_startup.observe.listeners import Listening, who_listens
+from pytest_startup.observe.sources import Listening
 from pytest_startup.profile.model import Prompt
 from pytest_startup.record import Completion, Evidence
 from pytest_startup.workload.answers import why_not_real
@@ -49,16 +49,15 @@ class ReadyResult:
 
 
 class ReadyWatch:
-    """A thread that waits until the engine is ready. ``done`` is set when it has ended; ``result`` then tells how.
+    """A thread that waits until the engine is ready. ``result`` is None until it has ended, and then tells how.
 
-    ``pids`` gives the processes of the engine, where they are known: then every listening socket of the port must be
-    theirs (``owner`` tells that of an engine on another host). Otherwise the answering process must have started after
-    ``launched_at`` by its ``/metrics`` (within ``clock_slack`` seconds), or the port must have been seen closed after
-    launch. A server for which none of these holds never counts.
+    ``owner`` tells whose the server on the port is, where that can be known. Otherwise the answering process must have
+    started after ``launched_at`` by its ``/metrics`` (within ``clock_slack`` seconds), or the port must have been seen
+    closed after launch. A server for which none of these holds never counts.
 
     ``give_up_after``: seconds for which a server may answer completions with 200 but without text, or with a 4xx that
     cannot mend itself, before the wait ends as not ready. Deadlines of the start are the caller's: ``stop()`` ends the
-    wait at once. ``on_done`` is called, in the thread, when the wait has ended by itself.
+    wait at once.
     """
 
     def __init__(
@@ -69,22 +68,18 @@ class ReadyWatch:
         prompt: Prompt,
         *,
         launched_at: float,
-        pids: Callable[[], Collection[int]] | None = None,
         request_timeout: float = 120.0,
         give_up_after: float = 30.0,
         clock_slack: float = 2.0,
         allowed: Collection[str] = (),
         api_key: str | None = None,
-        on_done: Callable[[], None] | None = None,
         owner: Callable[[], Listening] | None = None,
     ) -> None:
-        self.done = threading.Event()
         self._http = Http(base_url, timeout=10.0, allowed=allowed, api_key=api_key)
         self._target = Target(self._http, endpoints, model, launched_at, request_timeout)
         self._prompt = replace(prompt, max_tokens=min(prompt.max_tokens, PROBE_TOKENS))
         self._launch_clock = time.time() - (time.monotonic() - launched_at)
-        self._pids, self._clock_slack, self._give_up_after = pids, clock_slack, give_up_after
-        self._on_done = on_done
+        self._clock_slack, self._give_up_after = clock_slack, give_up_after
         self._owner = owner
         self._stopped = threading.Event()
         self._attempts: list[Attempt] = []
@@ -101,10 +96,6 @@ class ReadyWatch:
         if self._thread.ident is None:
             self._thread.start()
         return self
-
-    def wait(self, timeout: float | None = None) -> ReadyResult | None:
-        """The result; None if the wait has not ended within ``timeout`` seconds."""
-        return self.result if self.done.wait(timeout) else None
 
     @property
     def result(self) -> ReadyResult | None:
@@ -142,9 +133,6 @@ class ReadyWatch:
         except Exception as e:  # a defect of ours must end the wait with its reason, not leave it waiting
             result = self._end(False, f"the readiness watch itself failed: {type(e).__name__}: {e}")
         self._result = result
-        self.done.set()
-        if self._on_done is not None and not self._stopped.is_set():
-            self._on_done()
 
     def _watch(self) -> ReadyResult:
         pause = FAST
@@ -206,8 +194,8 @@ class ReadyWatch:
     def _ours(self) -> tuple[Evidence | None, str]:
         """Why the server that answers is the one that was started; or None and the reason to doubt it."""
         since = self._target.since_launch()
-        if self._owner is not None or self._pids is not None:
-            found = self._owner() if self._owner is not None else who_listens(self._http.port, (self._pids or tuple)())
+        if self._owner is not None:
+            found = self._owner()
             if found.who == "ours":
                 return Evidence("process", "/proc/net/tcp", found.text, seconds=since), ""
             if found.who == "foreign":

@@ -19,10 +19,11 @@ from pytest_startup.launch.container.log import LogPump, Position
 from pytest_startup.launch.container.processes import ContainerProcesses
 from pytest_startup.launch.container.watch import Boot, Watcher
 from pytest_startup.launch.identity import alive, command_line
+from pytest_startup.launch.listeners import who_listens
 from pytest_startup.launch.memory import SHM, shm_names
 from pytest_startup.launch.release import GpuHeld, gpus_released, port_released
 from pytest_startup.launch.watch_facts import watch_facts
-from pytest_startup.observe.listeners import Listening, who_listens
+from pytest_startup.observe.sources import Listening
 from pytest_startup.record import Evidence, Fact, Leftover
 from pytest_startup.redact import Redactor
 

@@ -19,6 +19,7 @@ from typing import Any
 from pytest_startup.launch import locks, ports
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.environment import engine_environment
+from pytest_startup.launch.listeners import who_listens
 from pytest_startup.launch.nodes import steps as nodes_steps
 from pytest_startup.launch.nodes.inside import Inside
 from pytest_startup.launch.nodes.peers import Peers
@@ -28,7 +29,6 @@ from pytest_startup.launch.process.pump import Pump
 from pytest_startup.launch.process.watch import Watch
 from pytest_startup.launch.watch_facts import oom_kills
 from pytest_startup.observe.host import meminfo
-from pytest_startup.observe.listeners import who_listens
 
 #: Names of processes without which an engine can't serve: vLLM's ranks and engine cores, SGLang's schedulers.
 VITAL = ("VLLM::Worker", "VLLM::EngineCore", "sglang::scheduler")

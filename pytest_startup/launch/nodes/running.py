@@ -13,7 +13,7 @@ from pytest_startup.launch.base import Exit, LaunchError, NodeLog, StartPlan
 from pytest_startup.launch.nodes import rendezvous as nodes_rendezvous
 from pytest_startup.launch.nodes.member import Member
 from pytest_startup.launch.nodes.steps import StepFailed
-from pytest_startup.observe.listeners import Listening
+from pytest_startup.observe.sources import Listening
 from pytest_startup.profile.model import Deadlines
 from pytest_startup.profile.nodes import StartWhen
 from pytest_startup.record import Evidence, Fact, Leftover

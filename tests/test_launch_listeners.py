@@ -6,13 +6,16 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from pytest_startup.launch.base import Exit, NodeLog
+from pytest_startup.launch.listeners import owner_of, pids_of, process_tree, who_listens
 from pytest_startup.launch.ports import listening
-from pytest_startup.observe.listeners import pids_of, process_tree, who_listens
+from pytest_startup.observe.sources import Listening
+from pytest_startup.record import Fact, Leftover
 
 CHILD = """
 import socket, sys
@@ -90,6 +93,67 @@ def test_pids_of_a_running_engine(child: subprocess.Popen[str]) -> None:
     assert pids is not None
     assert pids() == {child.pid}
     assert pids_of(object()) is None
+
+
+class Local:
+    """A running engine as far as its processes go."""
+
+    def __init__(self, port: int) -> None:
+        self.base_url = f"http://127.0.0.1:{port}"
+        self.logs: Sequence[NodeLog] = ()
+        self.launched_at = 0.0
+
+    def exited(self) -> Exit | None:
+        return None
+
+    def wait_exit(self, timeout: float) -> Exit | None:
+        del timeout
+        return None
+
+    def facts(self) -> Sequence[Fact]:
+        return ()
+
+    def stop(self) -> Sequence[Leftover]:
+        return ()
+
+
+class LocalProcess(Local):
+    pid = os.getpid()
+
+
+class Contained(LocalProcess):
+    """Lists its processes itself; where it can't, by nothing else than its main one."""
+
+    listed: list[int] | None = None
+
+    @property
+    def pids(self) -> Callable[[], Collection[int]] | None:
+        listed = self.listed
+        return None if listed is None else lambda: listed
+
+
+class Remote(Contained):
+    listed: list[int] | None = [1]  # noqa: RUF012 - read only
+
+    def owner(self) -> Listening:
+        return Listening("ours", "asked there")
+
+
+def test_whose_the_server_is_is_told_by_the_engine_or_by_its_processes(child: subprocess.Popen[str]) -> None:
+    assert child.stdout is not None
+    port = int(child.stdout.readline())
+    assert owner_of(Local(port)) is None
+    found = []
+    listing, remote = Contained(port), Remote(port)
+    for running in (LocalProcess(port), listing, remote):
+        owner = owner_of(running)
+        assert owner is not None
+        found.append(owner().who)
+    assert found == ["ours", "ours", "ours"]
+    listing.listed = [1]
+    owner = owner_of(listing)
+    assert owner is not None
+    assert owner().who == "foreign"
 
 
 def test_sockets_that_may_not_be_looked_at_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from pytest_startup.launch.base import ListsProcesses, OneProcess, ProvesServer
 from pytest_startup.launch.identity import descendants, table
 from pytest_startup.launch.ports import listening
+from pytest_startup.observe.sources import Listening
+
+if TYPE_CHECKING:
+    from pytest_startup.launch.base import Running
 
 PROC = Path("/proc")
-
-
-@dataclass(frozen=True)
-class Listening:
-    """``who``: ``ours``, ``foreign`` or ``unknown`` (nothing seen there, or not allowed to look). ``text`` says why."""
-
-    who: str
-    text: str
 
 
 def process_tree(root: int, proc: Path = PROC) -> set[int]:
@@ -29,13 +27,24 @@ def process_tree(root: int, proc: Path = PROC) -> set[int]:
 
 
 def pids_of(running: object) -> Callable[[], set[int]] | None:
-    """The processes of a running engine: as it lists them itself (``pids``, a container), or the tree of its main
-    ``pid`` (a local process); None for others."""
-    listed = getattr(running, "pids", None)
-    if callable(listed):
+    """The processes of a running engine: as it lists them itself (a container), or the tree of its main one (a local
+    engine); None for others."""
+    listed = running.pids if isinstance(running, ListsProcesses) else None
+    if listed is not None:
         return lambda: set(listed())
-    pid = getattr(running, "pid", None)
-    return (lambda: process_tree(pid)) if isinstance(pid, int) else None
+    if not isinstance(running, OneProcess):
+        return None
+    pid = running.pid
+    return lambda: process_tree(pid)
+
+
+def owner_of(running: Running) -> Callable[[], Listening] | None:
+    """Tells whose the server is that listens on the engine's port: as the engine knows by itself, or by its processes;
+    None where neither is known."""
+    if isinstance(running, ProvesServer):
+        return running.owner
+    pids, port = pids_of(running), urlsplit(running.base_url).port
+    return None if pids is None or port is None else lambda: who_listens(port, pids())
 
 
 def _sockets_of(pid: int, proc: Path) -> set[str] | None:
