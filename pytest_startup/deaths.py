@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
 from pytest_startup.engines.failure_help import advice
 from pytest_startup.launch.exits import CRASHES, handle_of, signal_name, status_of
@@ -21,6 +23,8 @@ ENGINE = re.compile(r"(?i)\b(?:vllm|sglang)::[^\s\]]+")
 #: Seconds between two looks, and from the death to the failure: time for the log to name its cause.
 LOOK = 0.2
 GRACE = 0.5
+#: Seconds after which a killed process no longer explains why another one ended; vLLM's core once needed 14.
+_EXPLAINS = 20.0
 
 #: Kinds of deaths, the one that explains most last.
 _WEIGHT = ("ended", "process-died", "crashed", "killed")
@@ -32,7 +36,9 @@ class Deaths:
     """Feed it as ``divergence.Watcher``: it looks at the process table now and then, whatever the facts are.
 
     ``pids`` are all processes of the start; None (no table of this host shows them): nothing is ever found. ``phase``
-    tells where the start stands. A context manager: it holds a file descriptor of each process that it has found.
+    tells where the start stands. A process without a title that ends is none of the engine's ranks, but one that was
+    killed explains why one of them ended soon after it: ranks get their titles late. A context manager: it holds a file
+    descriptor of each process that it has found.
     """
 
     def __init__(self, pids: Callable[[], Collection[int]] | None, phase: Callable[[], str]) -> None:
@@ -41,6 +47,8 @@ class Deaths:
         self._known: dict[Identity, str] = {}
         self._handles: dict[Identity, int] = {}
         self._dead: Failure | None = None
+        #: The last process without a title that was killed: a rank is one until it knows its number.
+        self._untitled: Failure | None = None
         self._looked = 0.0
 
     def __enter__(self) -> Deaths:
@@ -65,26 +73,46 @@ class Deaths:
 
     def _look(self, now: float) -> Failure | None:
         dead = []
-        for identity, called in self._known.items():
+        for identity, called in list(self._known.items()):
             process = look(identity.pid)
-            if process is None or process.identity != identity or process.state in "ZX":
-                dead.append(self._died(identity, called, now))
+            if process is not None and process.identity == identity and process.state not in "ZX":
+                continue
+            handle = self._handles.get(identity, -1)
+            status = status_of(identity.pid, handle)
+            failure = self._died(identity, called, status, now)
+            if ENGINE.search(called):
+                dead.append(failure)
+                continue
+            del self._known[identity], self._handles[identity]
+            if handle >= 0:
+                os.close(handle)
+            # Compilers' helpers are told to end, by TERM; nobody means well with KILL.
+            if status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+                self._untitled = failure
         if dead:
             # Several at one look: one that was killed takes others along, and these end by themselves, parents last.
-            return max(reversed(dead), key=lambda failure: _WEIGHT.index(failure.kind))
+            return self._explained(max(reversed(dead), key=lambda failure: _WEIGHT.index(failure.kind)))
         for pid in self._pids() if self._pids is not None else ():
             process = look(pid)
             if process is None or process.state in "ZX":
                 continue
-            title = ENGINE.search(command_line(pid))
-            if title is not None:  # the title changes once the rank is known
-                self._known[process.identity] = title.group()
-                if process.identity not in self._handles:
-                    self._handles[process.identity] = handle_of(pid)
+            line = command_line(pid)
+            title = ENGINE.search(line)
+            # A title changes once the rank is known; while a process is taken down it has none any more.
+            self._known[process.identity] = title.group() if title else self._known.get(process.identity, line)
+            if process.identity not in self._handles:
+                self._handles[process.identity] = handle_of(pid)
         return None
 
-    def _died(self, identity: Identity, called: str, now: float) -> Failure:
-        status = status_of(identity.pid, self._handles.get(identity, -1))
+    def _explained(self, found: Failure) -> Failure:
+        """``found``, or the process without a title whose killing made it end."""
+        killed = self._untitled
+        if killed is None or found.kind in ("killed", "crashed"):
+            return found
+        apart = (found.after_seconds or 0.0) - (killed.after_seconds or 0.0)
+        return replace(killed, after_seconds=found.after_seconds) if apart <= _EXPLAINS else found
+
+    def _died(self, identity: Identity, called: str, status: int | None, now: float) -> Failure:
         kind, how = "process-died", "died"
         if status is not None and os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_startup.deaths import GRACE, Deaths, Feed, first_of
+from pytest_startup.deaths import LOOK, Deaths, Feed, first_of
 from pytest_startup.ends import with_memory
 from pytest_startup.launch.exits import handle_of, status_of
 from pytest_startup.record import Evidence, Fact, Failure
@@ -39,19 +40,23 @@ def pair() -> Iterator[dict[str, subprocess.Popen[bytes]]]:
                 pipe.close()
 
 
-def fed(deaths: Deaths, now: float = 100.0) -> Failure | None:
-    """Looks until it has looked in the process table again and the grace is over."""
+def fed(deaths: Deaths, now: float = 100.0, limit: float = 60.0) -> Failure | None:
+    """Looks from ``now`` on until something is found and the grace is over; ``limit`` in seconds."""
     found = None
-    until = time.monotonic() + 2 * GRACE
-    while found is None and time.monotonic() < until:
-        now += GRACE
-        found = deaths.feed((), now)
+    begin = time.monotonic()
+    while found is None and time.monotonic() < begin + limit:
+        found = deaths.feed((), now + time.monotonic() - begin)
     return found
+
+
+def nothing(deaths: Deaths) -> bool:
+    """It has looked in the process table more than once, and found nothing."""
+    return fed(deaths, limit=3 * LOOK) is None
 
 
 def test_a_killed_rank_is_named(pair: dict[str, subprocess.Popen[bytes]]) -> None:
     with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "weights") as deaths:
-        assert fed(deaths) is None
+        assert nothing(deaths)
         pair["VLLM::Worker_TP1"].kill()
         found = fed(deaths)
     assert found is not None
@@ -64,13 +69,13 @@ def test_a_killed_rank_is_named(pair: dict[str, subprocess.Popen[bytes]]) -> Non
 def test_of_several_the_one_that_was_killed_is_named(pair: dict[str, subprocess.Popen[bytes]]) -> None:
     """Between two looks a worker is killed, and the engine core ends by itself because of it."""
     with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "weights") as deaths:
-        assert fed(deaths) is None
+        assert nothing(deaths)
         pair["VLLM::Worker_TP1"].kill()
         core = pair["VLLM::EngineCore"]
         assert core.stdin is not None
         core.stdin.close()
-        for name in ("VLLM::Worker_TP1", "VLLM::EngineCore"):  # not reaped yet: its state is what is looked at
-            os.waitid(os.P_PID, pair[name].pid, os.WEXITED | os.WNOWAIT)
+        for name in ("VLLM::Worker_TP1", "VLLM::EngineCore"):
+            corpse(pair[name])
         found = fed(deaths)
     assert found is not None
     assert (found.kind, found.rank) == ("killed", "TP1")
@@ -94,7 +99,7 @@ def test_how_a_rank_ended_is_told_where_anybody_knows(
 ) -> None:
     monkeypatch.setattr("pytest_startup.deaths.status_of", lambda *_: status)
     with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "weights") as deaths:
-        assert fed(deaths) is None
+        assert nothing(deaths)
         pair["VLLM::EngineCore"].kill()
         pair["VLLM::EngineCore"].wait()
         found = fed(deaths)
@@ -122,11 +127,53 @@ def test_the_end_of_a_process_is_known_of_its_corpse_and_where_the_kernel_keeps_
             os.close(handle)
 
 
+def corpse(process: subprocess.Popen[bytes]) -> None:
+    """Wait until it has ended; it isn't reaped yet: its state is what is looked at."""
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.mark.parametrize(("number", "named"), [(signal.SIGKILL, "ninja"), (signal.SIGTERM, "VLLM::EngineCore")])
+def test_a_rank_that_is_killed_before_it_has_its_title_explains_the_end_of_the_core(
+    pair: dict[str, subprocess.Popen[bytes]], number: signal.Signals, named: str
+) -> None:
+    with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "weights") as deaths:
+        assert nothing(deaths)
+        pair["ninja"].send_signal(number)
+        corpse(pair["ninja"])
+        assert nothing(deaths)
+        core = pair["VLLM::EngineCore"]
+        assert core.stdin is not None
+        core.stdin.close()
+        corpse(core)
+        found = fed(deaths, 110.0)
+    assert found is not None
+    assert found.summary.startswith(named)
+    assert f"(pid {pair[named].pid})" in found.summary
+    assert ("was killed by SIGKILL" in found.summary) == (number == signal.SIGKILL)
+    assert found.after_seconds is not None
+    assert found.after_seconds >= 110
+
+
+def test_a_process_that_was_killed_long_ago_explains_nothing(pair: dict[str, subprocess.Popen[bytes]]) -> None:
+    with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "weights") as deaths:
+        assert nothing(deaths)
+        pair["ninja"].kill()
+        corpse(pair["ninja"])
+        assert nothing(deaths)
+        core = pair["VLLM::EngineCore"]
+        assert core.stdin is not None
+        core.stdin.close()
+        corpse(core)
+        found = fed(deaths, 200.0)
+    assert found is not None
+    assert found.summary.startswith("VLLM::EngineCore")
+
+
 def test_helpers_of_compilers_may_end(pair: dict[str, subprocess.Popen[bytes]]) -> None:
     with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "compile") as deaths:
-        assert fed(deaths) is None
+        assert nothing(deaths)
         pair["ninja"].kill()
-        assert fed(deaths) is None
+        assert nothing(deaths)
 
 
 def test_without_a_process_table_nothing_is_found() -> None:

@@ -241,6 +241,9 @@ class Trial:
             if logs and pattern in max(logs).read_text(errors="replace"):
                 victims = [p for p in session_of(self.folder) if name in command(p)]
                 for pid in victims[:1]:
+                    # Held at this point for a second: a rank may have got its title only now, and none has seen it.
+                    os.kill(pid, signal.SIGSTOP)
+                    done.wait(1.0)
                     self.killed = time.monotonic()
                     os.kill(pid, signal.SIGKILL)
                 if victims:
