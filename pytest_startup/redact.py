@@ -19,6 +19,8 @@ from typing import Any
 MASK = "[redacted]"
 #: A given value shorter than this stays in running text: it would take ``1`` or ``yes`` out of every line.
 SHORTEST = 4
+#: Characters of the shortest token, with what tells its kind: ``hf_`` and 16 more.
+_WHOLE_TOKEN = 19
 #: A line longer than this is passed on in pieces; no token by form is longer than what is held back.
 _LONGEST_LINE = 1 << 16
 _HELD = 1 << 12
@@ -29,8 +31,8 @@ _LONGEST_SECRET = 1 << 20
 
 _LEFT = r"(?<![A-Za-z0-9])"
 _TOKENS = re.compile(
-    _LEFT + r"(?:hf_(?=[A-Za-z]*[A-Z0-9])[A-Za-z0-9]{8,}"
-    r"|(?:sk|rk|pk|nvapi|glpat|xox[abprs])-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{8,}"
+    _LEFT + r"(?:hf_(?:(?=[A-Za-z]*[A-Z0-9])[A-Za-z0-9]{8,}|[a-z]{16,})"
+    r"|(?:sk|rk|pk|nvapi|glpat|xox[abprs])-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{8,}|(?:sk|nvapi)-[A-Za-z_-]{16,}"
     r"|(?:gh[pousr]|github_pat)_[A-Za-z0-9_]{16,}|AKIA[A-Z0-9]{16}"
     r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*)"
 )
@@ -83,6 +85,18 @@ def names_secret(name: str) -> bool:
             by_form and bool(before) and before not in _PLAIN_KEYS
         )
     return False
+
+
+def may_name_secret(name: str) -> bool:
+    """Could it? Wider than ``names_secret``, for names that nobody has looked at and values that need not be read."""
+    lower = name.lower()
+    return any(word in lower for word in (*_NAME_WORDS, "auth"))
+
+
+def holds_token(text: str) -> bool:
+    """Does a token stand in ``text``, by its form? Only one as long as they are: a word that is masked in vain costs
+    nothing, what a user wrote and is refused does."""
+    return any(len(found[0]) >= _WHOLE_TOKEN for found in _TOKENS.finditer(text))
 
 
 class Redactor:

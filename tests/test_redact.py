@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_startup.redact import MASK, Redactor, names_secret
+from pytest_startup.redact import MASK, Redactor, holds_token, may_name_secret, names_secret
 
 TOKEN = "hf_" + "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY"
 KEY = "sk-" + "proj-0123456789abcdefghij"
@@ -186,3 +186,39 @@ def test_lines_that_flood_are_passed_fast() -> None:
 def test_long_runs_do_not_take_long() -> None:
     for text in ("a" * 200_000, "token" * 40_000, "key_" * 50_000, "- " * 100_000, "hf_" * 60_000, '"' * 100_000):
         assert Redactor().text(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        (TOKEN, True),
+        (KEY, True),
+        (f"--hf-token={TOKEN}", True),
+        ("hf_" + "a" * 16, True),
+        ("sk-" + "a" * 16, True),
+        ("nvapi-" + "a" * 16, True),
+        ("nvapi-0123456789abcdef", True),
+        ("glpat-0123456789abcdef", True),
+        ("ghp_0123456789abcdef", True),
+        ("AKIA0123456789ABCDEF", True),
+        ("/models/hf_Qwen3Next", False),  # masked in a log all the same
+        ("risk-assessment-adapter-large", False),  # "sk-…" only within a word
+        ("org/task-specific-adapter-v2", False),
+        ("${HF_TOKEN}", False),
+        ("", False),
+    ],
+)
+def test_a_token_that_a_user_wrote_is_told_from_a_word_that_looks_like_one(text: str, held: bool) -> None:
+    assert holds_token(text) == held
+    assert not held or MASK in Redactor().text(text)
+
+
+def test_what_may_name_a_secret_is_wider_than_what_does() -> None:
+    hashed = ["MY_API_KEY", "HF_TOKEN", "passphrase", "OAUTH", "clientSecret", "KEYRING", "max_tokens", "PASSWD_FILE"]
+    assert [n for n in hashed if not may_name_secret(n)] == []
+    assert [n for n in ("VLLM_USE_V1", "CUDA_HOME", "dtype", "") if may_name_secret(n)] == []
+
+
+@given(st.text(max_size=30))
+def test_what_names_a_secret_may_name_one(name: str) -> None:
+    assert not names_secret(name) or may_name_secret(name)

@@ -22,6 +22,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 from pytest_startup.record import JSON
+from pytest_startup.redact import may_name_secret
 
 #: What a file is part of. ``aot`` and ``compile`` are per rank; the others are shared by all ranks of a node.
 TIERS = ("autotune", "aot", "compile", "inductor", "triton", "deep-gemm", "jit", "plan", "other")
@@ -40,7 +41,6 @@ _SHARED = (
 )
 _KIND_TIER = {"autotune": "autotune", "compile": "compile", "triton": "triton", "inductor": "inductor", "jit": "jit"}
 _NO_ARTIFACT = re.compile(r"\.lock$|(?:^|/)locks/|\.log$|/\.ninja_(?:log|deps)$|\.tmp$|(?:^|/)tmp/|(?:^|/)\.[^/]*\.tmp")
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def factor_diff(one: Mapping[str, JSON], other: Mapping[str, JSON], at: str = ""
 def _masked(name: str, value: JSON) -> JSON:
     if isinstance(value, dict):
         return {k: _masked(k, v) for k, v in value.items()}
-    if value not in (None, "", False, True) and _SECRET.search(name) and not name.endswith("_hash"):
+    if value not in (None, "", False, True) and may_name_secret(name) and not name.endswith("_hash"):
         return "sha256:" + hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
     return value
 

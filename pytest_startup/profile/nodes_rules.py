@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_startup.profile.problems import KeyPath, suggested
+from pytest_startup.profile.problems import KeyPath, not_a_pattern, suggested
 
 Wrong = Iterator[tuple[KeyPath, str]]
 #: Seconds that a headless vLLM node takes to end after TERM when its head is gone (0.31: 5 s grace, TERM, KILL: 11 s).
@@ -71,11 +71,9 @@ def _containers(launch: Mapping[str, Any], nodes: Mapping[str, Any]) -> Wrong:
         if "steps" in node and isinstance(container, dict) and "exec_command" not in container:
             yield ("nodes", name, "steps"), "steps are run in an idle container; expected launch.container.exec_command"
         for number, step in enumerate(_list(node.get("steps"))):
-            if isinstance(step, dict) and isinstance(step.get("until"), str):
-                try:
-                    re.compile(step["until"])
-                except (re.error, OverflowError, RecursionError) as e:
-                    yield ("nodes", name, "steps", number, "until"), f"not a regular expression: {e}"
+            until = step.get("until") if isinstance(step, dict) else None
+            if isinstance(until, str) and (wrong := not_a_pattern(until)):
+                yield ("nodes", name, "steps", number, "until"), wrong
     if not isinstance(container, dict):
         return
     if container.get("network") != "host":
@@ -150,11 +148,8 @@ def _waits(nodes: Mapping[str, Any]) -> Wrong:
                 waits[name] = other
         if ("log" in when) == ("port" in when):
             yield path, "expected exactly one of log and port"
-        if isinstance(when.get("log"), str):
-            try:
-                re.compile(when["log"])
-            except (re.error, OverflowError, RecursionError) as e:
-                yield (*path, "log"), f"not a regular expression: {e}"
+        if isinstance(when.get("log"), str) and (wrong := not_a_pattern(when["log"])):
+            yield (*path, "log"), wrong
     for name in waits:
         seen = [name]
         while seen[-1] in waits and len(seen) <= len(waits):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,15 @@ def meant(text: str, legal: Iterable[str]) -> str:
 
     near = difflib.get_close_matches(text, list(legal), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def not_a_pattern(text: str) -> str | None:
+    """What is wrong with ``text`` as a regular expression; None: nothing."""
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as e:
+        return f"not a regular expression: {e}; for the text itself write {re.escape(text[:60])}"
+    return None
 
 
 def printable(text: str) -> str:

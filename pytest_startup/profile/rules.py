@@ -13,7 +13,8 @@ from typing import Any
 from pytest_startup.profile import units
 from pytest_startup.profile.names import CHECKS, ENGINES, NODES_KINDS, PHASE_KEYS, RESTART_KINDS
 from pytest_startup.profile.nodes_rules import check_nodes
-from pytest_startup.profile.problems import KeyPath, nearest, suggested
+from pytest_startup.profile.problems import KeyPath, nearest, not_a_pattern, suggested
+from pytest_startup.redact import holds_token
 
 Wrong = Iterator[tuple[KeyPath, str]]
 _PINNED = re.compile(r"(?:[^@\s]+@)?sha256:[0-9a-f]{64}")
@@ -24,7 +25,6 @@ _OWN_OPTIONS = {
     "--model": "engine.model",
     "--model-path": "engine.model",
 }
-_LITERAL_SECRET = re.compile(r"hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|nvapi-[A-Za-z0-9_-]{16,}")
 
 
 @dataclass(frozen=True)
@@ -285,11 +285,8 @@ def _patterns(data: Mapping[str, Any]) -> Wrong:
             pattern = row
             if isinstance(row, dict):
                 path, pattern = (*path, "pattern"), row.get("pattern")
-            if isinstance(pattern, str):
-                try:
-                    re.compile(pattern)
-                except (re.error, OverflowError, RecursionError) as e:
-                    yield path, f"not a regular expression: {e}; for the text itself write {re.escape(pattern[:60])}"
+            if isinstance(pattern, str) and (wrong := not_a_pattern(pattern)):
+                yield path, wrong
 
 
 def _waivers(data: Mapping[str, Any], known: Known) -> Wrong:
@@ -325,5 +322,5 @@ def _literal_secrets(data: Mapping[str, Any]) -> Wrong:
             stack += [((*path, k), v) for k, v in value.items()]
         elif isinstance(value, list):
             stack += [((*path, i), v) for i, v in enumerate(value)]
-        elif isinstance(value, str) and _LITERAL_SECRET.search(value):
+        elif isinstance(value, str) and holds_token(value):
             yield path, "a token stands here in plain text; expected ${VAR}, in engine.env or engine.args"
