@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 import tracemalloc
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_startup.launch.base import NodeLog
-from pytest_startup.observe.follow import Chunk, Follower, follow, replay
+from pytest_startup.observe.follow import Chunk, Follower, replay
 
 
 def node_log(folder: Path) -> NodeLog:
@@ -118,29 +117,6 @@ def test_every_byte_once_and_every_line_with_its_time(pieces: list[tuple[bytes, 
             seen += follower.read()
         assert b"".join(d for d, _ in seen) == b"".join(d for d, _ in pieces)
         assert line_times(seen) == expected
-
-
-def test_follow_ends_with_all_that_was_written(tmp_path: Path) -> None:
-    log = node_log(tmp_path)
-    writer = Writer(log)
-    ended = threading.Event()
-    seen: list[Chunk] = []
-    got_first = threading.Event()
-
-    def reader() -> None:
-        for chunk in follow(log, ended, pause=0.01):
-            seen.append(chunk)
-            got_first.set()
-
-    thread = threading.Thread(target=reader)
-    thread.start()
-    writer.write(b"one\n", 0.1)
-    assert got_first.wait(5)
-    writer.write(b"two\n", 0.2)
-    ended.set()
-    thread.join(5)
-    assert not thread.is_alive()
-    assert b"".join(d for d, _ in seen) == b"one\ntwo\n"
 
 
 def test_memory_is_constant(tmp_path: Path) -> None:

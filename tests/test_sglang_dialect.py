@@ -6,7 +6,6 @@ from helpers_diagnosis import SGLANG_READY
 
 from pytest_startup.engines.registry import dialect
 from pytest_startup.engines.sglang import SglangDialect
-from pytest_startup.engines.sglang_rules import SGLANG_RULES
 
 
 def test_it_is_registered() -> None:
@@ -69,12 +68,6 @@ def test_facts_of_json_answers() -> None:
         ("engine.model", "served", None),
     ]
     assert SglangDialect().config_facts({"/server_info": {"internal_states": "none"}}) == []
-
-
-def test_observable_names_every_rule() -> None:
-    names = set(SglangDialect().observable())
-    assert {rule.fact for rule in SGLANG_RULES} <= names
-    assert "kv.tokens" in names
 
 
 def test_a_whole_log_through_the_reader() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pytest_startup.engines.registry import dialect
-from pytest_startup.engines.rules import RuleTable
-from pytest_startup.engines.vllm_rules import VLLM_RULES
 
 METRICS = """\
 # HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
@@ -78,10 +76,3 @@ def test_json_endpoints():
 )
 def test_answers_of_another_shape_give_nothing(answers):
     assert dialect("vllm").config_facts(answers) == []
-
-
-def test_what_can_be_observed():
-    names = set(dialect("vllm").observable())
-    assert set(RuleTable(VLLM_RULES).names()) <= names
-    assert {"kv.tokens", "cache.external_hits", "autotune.hit", "compile.cache_loaded"} <= names
-    assert "weights.sha256" not in names

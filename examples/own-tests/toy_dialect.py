@@ -70,6 +70,3 @@ class ToyDialect:
 
     def config_facts(self, answers: Mapping[str, object]) -> Sequence[Fact]:
         return []
-
-    def observable(self) -> Sequence[str]:
-        return list(RULES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,6 +81,3 @@ class Dialect(Protocol):
 
     def config_facts(self, answers: Mapping[str, object]) -> Sequence[Fact]:
         """Facts of JSON answers, keyed by path (``/version``, ``/v1/models`` …)."""
-
-    def observable(self) -> Iterable[str]:
-        """Names of all facts for which this dialect has a rule."""

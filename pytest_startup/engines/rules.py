@@ -111,10 +111,6 @@ class RuleTable:
         self._any: Callable[..., Any] | None = None
         self._lines = 0
 
-    def names(self) -> list[str]:
-        """Every fact for which there is a rule, sorted."""
-        return sorted({rule.fact for rule in self.rules})
-
     def facts(self, line: Line, where: str, start: int = 0) -> list[Fact]:
         """What the line states, in the order of the table; equal statements of two rules count once."""
         return [fact for fact, _ in self.matches(line, where, start)]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pytest_startup.engines.base import Endpoints, LogReader
 from pytest_startup.engines.metrics import plain, samples
 from pytest_startup.engines.reader import Reader
 from pytest_startup.engines.registry import tables
-from pytest_startup.engines.sglang_rules import SGLANG_RULES
 from pytest_startup.record import JSON, Evidence, Fact
 
 #: Series (without ``_total``) → fact and unit. Only attention-TP rank 0 of each DP rank reports, unless the server runs
@@ -33,14 +32,6 @@ _SERIES: Mapping[str, tuple[str, str]] = {
     "process_start_time_seconds": ("process.started", "s since the epoch"),
 }
 _RANK_LABELS = ("dp_rank", "pp_rank", "tp_rank", "moe_ep_rank")
-_CONFIG_FACTS = (
-    "engine.version",
-    "engine.model",
-    "engine.revision",
-    "kv.tokens",
-    "backend.attention",
-    "weights.memory",
-)
 
 
 class SglangDialect:
@@ -81,11 +72,6 @@ class SglangDialect:
                     if isinstance(row, Mapping) and isinstance(row.get("id"), str):
                         out.append(_fact("engine.model", row["id"], path))
         return out
-
-    def observable(self) -> Iterable[str]:
-        """Names of all facts for which there is a rule, a metric or an endpoint."""
-        metrics = {name for name, _ in _SERIES.values()}
-        return sorted({rule.fact for rule in SGLANG_RULES} | metrics | set(_CONFIG_FACTS))
 
 
 def _rank(labels: Mapping[str, str]) -> str | None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from pytest_startup.engines.base import Endpoints, LogReader
 from pytest_startup.engines.reader import Reader
 from pytest_startup.engines.registry import tables
-from pytest_startup.engines.vllm_metrics import METRIC_FACTS, facts_of_metrics
-from pytest_startup.engines.vllm_rules import VLLM_RULES
+from pytest_startup.engines.vllm_metrics import facts_of_metrics
 from pytest_startup.record import JSON, Evidence, Fact
 
-#: Facts that the JSON endpoints give.
-_CONFIG_FACTS = ("engine.version", "engine.model", "config.max_model_len", "config.requested")
 #: Parts of ``/server_info`` (development mode) that say what was requested.
 _REQUESTED = {
     "cudagraph_mode": "graphs.mode",
@@ -51,10 +48,6 @@ class VllmDialect:
             if isinstance(answer, Mapping):
                 out.extend(_facts_of(path, answer))
         return out
-
-    def observable(self) -> Iterable[str]:
-        """Names of all facts for which there is a rule, a metric or an endpoint."""
-        return sorted({rule.fact for rule in VLLM_RULES} | set(METRIC_FACTS) | set(_CONFIG_FACTS))
 
 
 def _facts_of(path: str, answer: Mapping[str, object]) -> list[Fact]:

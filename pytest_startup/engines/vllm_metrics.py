@@ -36,14 +36,6 @@ _SERIES: Mapping[str, tuple[str, str]] = {
     "vllm:kv_offload_size": ("tier.moved", "bytes"),
     "process_start_time_seconds": ("process.started", "s since the epoch"),
 }
-#: Names of all facts that a metric can give.
-METRIC_FACTS = (
-    *sorted({name for name, _ in _SERIES.values()}),
-    "kv.tokens",
-    "kv.blocks",
-    "kv.max_concurrency",
-    "backend.kv_dtype",
-)
 
 
 def facts_of_metrics(text: str, where: str, seconds: float | None = None) -> list[Fact]:

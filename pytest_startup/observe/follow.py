@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -123,14 +122,3 @@ def replay(log: NodeLog) -> Iterator[Chunk]:
     """A finished log, from its beginning to its end."""
     with Follower(log) as follower:
         yield from follower.read()
-
-
-def follow(log: NodeLog, ended: threading.Event, pause: float = 0.1) -> Iterator[Chunk]:
-    """A log that grows, until ``ended`` is set and all that had been written by then has been read."""
-    with Follower(log) as follower:
-        while True:
-            last = ended.is_set()
-            yield from follower.read()
-            if last:
-                return
-            ended.wait(pause)
