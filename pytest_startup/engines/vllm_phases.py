@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pytest_startup.engines.phases import Opener
 
-
-def _opener(phase: str, anchor: str, example: str, counter: str, **more: str) -> Opener:
-    return Opener("vllm", phase, anchor, example, counter, **more)
-
+_opener = partial(Opener, "vllm")
 
 OPENERS: tuple[Opener, ...] = (
     _opener(

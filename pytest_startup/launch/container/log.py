@@ -136,7 +136,6 @@ class LogPump:
         launched: tuple[float, float],
         boot_over: Callable[[], bool],
     ) -> None:
-        self.breaks = 0
         self.problem: str | None = None
         self._daemon, self._container, self._boot_over = daemon, container, boot_over
         self._wall, self._monotonic = launched
@@ -207,7 +206,6 @@ class LogPump:
             self.problem = "the log is incomplete: the container was removed by somebody else"
             return True
         except (DaemonLost, DaemonRefused) as error:
-            self.breaks += 1
             self.problem = f"the log is incomplete: {error}"
             return False
 

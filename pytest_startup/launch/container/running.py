@@ -171,10 +171,6 @@ class ContainerRunning:
         """Where the log of the next boot begins."""
         return self._pump.position if isinstance(self._pump, LogPump) else self._launched.position
 
-    @property
-    def log_complete(self) -> bool:
-        return self._pump.error is None
-
     def exited(self) -> Exit | None:
         return self._watcher.exited()
 

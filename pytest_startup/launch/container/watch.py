@@ -83,7 +83,6 @@ class Watcher:
         self._news = threading.Event()
         self._lifeline = Lifeline(daemon, boot.container, self._news.set)
         self._away_since: float | None = None
-        self._away_why = ""
         self._thread = threading.Thread(target=self._run, name="startup-container-watch", daemon=True)
 
     def start(self) -> None:
@@ -195,7 +194,6 @@ class Watcher:
         now = time.monotonic()
         if self._away_since is None:
             self._away_since = now if broken is None else broken
-        self._away_why = why
         main = self._boot.main
         ended = main is not None and not alive(main)
         if now - self._away_since < self._patience and not ended:

@@ -62,6 +62,8 @@ class LinkPump(Pump):
     Nothing is written on the node, and no secret is taken out here: that is done where the log is written.
     """
 
+    chunk = _CHUNK
+
     def __init__(self, pipe: int, launched_at: float, out: Out) -> None:
         super().__init__(pipe, Path(os.devnull), Path(os.devnull), launched_at, Redactor(()).stream())
         self._out = out
@@ -71,23 +73,11 @@ class LinkPump(Pump):
     def error(self) -> str | None:
         return f"the log is incomplete, {self._lost} bytes came while the link was stuck" if self._lost else None
 
-    def pump(self) -> bool:
-        if self.closed:
-            return False
-        try:
-            data = os.read(self.pipe, _CHUNK)
-        except (BlockingIOError, InterruptedError):
-            return False
-        if not data:
-            self.close()
-            return False
-        self.received += len(data)
+    def _take(self, data: bytes, seconds: float) -> None:
         if self._out.waiting > MOST_WAITING:
             self._lost += len(data)
         else:
-            seconds = time.monotonic() - self._launched_at
             self._out.say("log", seconds=seconds, data=base64.b64encode(data).decode())
-        return True
 
     def flush(self) -> None:
         """Nothing is held back here."""

@@ -14,7 +14,6 @@ from pytest_startup.launch.logfiles import LogFiles
 if TYPE_CHECKING:
     from pytest_startup.redact import RedactedStream
 
-_CHUNK = 1 << 18
 _PIPE_SIZE = 1 << 20
 
 
@@ -25,6 +24,9 @@ class Pump:
     so that the engine never blocks. An unfinished line is held back until ``flush``, which is due whenever the pipe has
     been quiet for a moment.
     """
+
+    #: Bytes that are read at once, at most.
+    chunk = 1 << 18
 
     def __init__(self, pipe: int, log: Path, lines: Path, launched_at: float, redacted: RedactedStream) -> None:
         self.pipe = pipe
@@ -47,7 +49,7 @@ class Pump:
         if self.closed:
             return False
         try:
-            data = os.read(self.pipe, _CHUNK)
+            data = os.read(self.pipe, self.chunk)
         except (BlockingIOError, InterruptedError):
             return False
         if not data:
@@ -55,8 +57,12 @@ class Pump:
             return False
         self.received += len(data)
         self.moved_at = time.monotonic()
-        self._files.feed(data, time.monotonic() - self._launched_at)
+        self._take(data, self.moved_at - self._launched_at)
         return True
+
+    def _take(self, data: bytes, seconds: float) -> None:
+        """What has been read, at ``seconds`` since launch, goes where the log is written."""
+        self._files.feed(data, seconds)
 
     def flush(self) -> None:
         """Write what is held back of an unfinished line (a progress bar): nothing more came for a moment."""
