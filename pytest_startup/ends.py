@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_startup.launch.exits import CRASHES
+from pytest_startup.ranks import parse_rank
 from pytest_startup.record import Fact, Failure
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ KNOWN = {
     "not-started": "node-not-started",
     "step-failed": "step-failed",
 }
+#: What vLLM (0.10 on) and SGLang call the processes of their ranks: ``VLLM::Worker_TP1``, ``sglang::scheduler_TP0``.
+_RANK = re.compile(r"(?i)\b(?:vllm|sglang)::[a-z]+(?:_(?P<rank>\S+))?")
 #: What helps where a node is the cause, and what can't.
 NODES = {
     "node-lost": (
@@ -88,6 +92,38 @@ def failure_of(ended: Exit, when: str, phase: str, after: float | None, rank: st
         helps=helps,
         no_help=no_help,
     )
+
+
+def with_loss(failure: Failure, facts: Sequence[Fact], ready: float | None, said: Failure | None) -> Failure:
+    """A rank that was gone before the engine failed while it served: who is left only tells that nobody answers.
+
+    ``facts``: those of the launcher; ``ready``: seconds since launch; ``said``: the failure that the log tells. Whoever
+    complains there was still alive.
+    """
+    from pytest_startup.engines.failure_help import advice
+
+    if ready is None or failure.kind not in ("ended", "not-serving"):
+        return failure
+    complains = parse_rank((said.rank if said is not None else None) or "")
+    ranks = [(f, _RANK.search(str(f.value))) for f in facts if f.name == "process.ended"]
+    lost = [(f, m.group(), m.group("rank")) for f, m in ranks if m and (f.evidence.seconds or 0.0) > ready]
+    lost = [(f, title, rank) for f, title, rank in lost if not parse_rank(rank or "").agrees(complains)]
+    if not lost:
+        return failure
+    fact, title, rank = min(lost, key=lambda one: (one[2] is None, one[0].evidence.seconds or 0.0))
+    helps, no_help = advice("process-died", failure.phase)
+    where = f" of node {fact.node}" if fact.node else ""
+    text = f"{title} (pid {fact.detail.get('pid')}){where} ended while the engine served; {failure.summary}"
+    return replace(failure, kind="process-died", summary=text, node=fact.node, rank=rank, helps=helps, no_help=no_help)
+
+
+def with_left_up(failure: Failure, facts: Sequence[Fact]) -> Failure:
+    """The failure of a node that this start left up: it had the nodes that were restarted for its peers."""
+    up = failure.node is not None and any(f.name == "node.left_up" and f.node == failure.node for f in facts)
+    if not up or "left up" in failure.summary:
+        return failure
+    text = f"node {failure.node} was left up and lost its peers: this engine needs all its nodes restarted"
+    return replace(failure, summary=f"{failure.summary}; {text}")
 
 
 def with_memory(failure: Failure, facts: Sequence[Fact]) -> Failure:

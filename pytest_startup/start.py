@@ -13,7 +13,7 @@ from pytest_startup.artifacts import ArtifactsError, RunFolder, utc_now
 from pytest_startup.asking import allowed_hosts, api_key, served_name
 from pytest_startup.deaths import Deaths, first_of
 from pytest_startup.divergence import Watcher
-from pytest_startup.ends import ENDED, with_memory
+from pytest_startup.ends import ENDED, with_loss, with_memory
 from pytest_startup.intake import Intake, LogReading, read_logs
 from pytest_startup.launch.base import HoldsCaches, Hurries, LaunchError, StartPlan, only_node
 from pytest_startup.launch.listeners import owner_of, pids_of
@@ -294,6 +294,8 @@ class LiveStart:
         if self._process_facts is None:
             self._process_facts = running.facts() if running is not None else ()
         if seen.failure is not None:
+            said = reading.summary.failure if reading.summary else None
+            seen.failure = with_loss(seen.failure, self._process_facts, seen.ready_seconds, said)
             seen.failure = with_memory(seen.failure, self._process_facts)
         kept = [*seen.facts, *self._process_facts, *caches.facts_of(seen.caches_before, seen.caches_after)]
         ended = running.exited() if running is not None else None

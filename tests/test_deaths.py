@@ -8,11 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from pytest_startup.deaths import LOOK, Deaths, Feed, first_of
-from pytest_startup.ends import with_memory
+from pytest_startup.ends import with_left_up, with_loss, with_memory
 from pytest_startup.launch.exits import handle_of, status_of
 from pytest_startup.record import Evidence, Fact, Failure
 
@@ -222,3 +223,65 @@ def test_a_killed_rank_is_the_victim_of_the_killer_that_was_at_work(
 def test_memory_that_another_node_lacked_explains_nothing(node: str, expected: str) -> None:
     seen = [Fact("host.oom_kill", 1, Evidence("host", "/proc/vmstat", "one process", node=node), node=node)]
     assert with_memory(Failure("weights", "killed", "killed", node="worker"), seen).kind == expected
+
+
+def ended(title: str, seconds: float, node: str = "worker") -> Fact:
+    evidence = Evidence("process", "/proc/7", "pid 7 ended while the engine ran", node=node, seconds=seconds)
+    return Fact("process.ended", title, evidence, node=node, detail={"pid": 7})
+
+
+SERVING = Failure("serving", "ended", "the engine ended while it served: exit code 0", node="head")
+
+
+@pytest.mark.parametrize(
+    ("facts", "said", "expected"),
+    [
+        # The first that was lost; a rank before what stands around ranks; never the one that complains in the log.
+        ([("VLLM::Worker_TP1", 118.0, "worker")], "TP0", ("worker", "TP1", "VLLM::Worker_TP1")),
+        ([("VLLM::Worker_TP0", 117.9, "head"), ("VLLM::Worker_TP1", 118.0, "worker")], "TP0", ("worker", "TP1", "")),
+        ([("VLLM::Worker_TP0", 117.9, "head"), ("VLLM::Worker_TP1", 118.0, "worker")], "TP1_EP1", ("head", "TP0", "")),
+        ([("VLLM::EngineCore", 117.0, "head"), ("VLLM::Worker_TP1", 118.0, "worker")], None, ("worker", "TP1", "")),
+        ([("sglang::scheduler_TP1", 118.0, "worker")], None, ("worker", "TP1", "sglang::scheduler_TP1")),
+        ([("VLLM::EngineCore", 118.0, "head")], "TP0", ("head", None, "VLLM::EngineCore")),
+    ],
+)
+def test_a_rank_that_was_lost_first_is_why_the_engine_failed_while_it_served(
+    facts: list[tuple[str, float, str]], said: str | None, expected: tuple[str, str | None, str]
+) -> None:
+    log = Failure("serving", "collective-failed", "communication between ranks failed", rank=said)
+    found = with_loss(SERVING, [ended(*one) for one in facts], 117.0 if facts[0][1] > 117 else 100.0, log)
+    node, rank, title = expected
+    assert (found.kind, found.node, found.rank) == ("process-died", node, rank)
+    assert found.summary.startswith(f"{title}")
+    assert f"(pid 7) of node {node} ended while the engine served; the engine ended while it served" in found.summary
+    assert found.helps
+
+
+@pytest.mark.parametrize(
+    ("failure", "title", "seconds", "ready"),
+    [
+        (SERVING, "VLLM::Worker_TP1", 116.0, 117.0),  # a child that only helped it to start
+        (SERVING, "ninja -j 2", 118.0, 117.0),
+        (SERVING, "VLLM::Worker_TP1", 118.0, None),  # not ready yet: looked at as it happens
+        (SERVING, "VLLM::Worker_TP0", 118.0, 117.0),  # it complains of the other, of which nothing is known
+        (replace(SERVING, kind="killed"), "VLLM::Worker_TP1", 118.0, 117.0),
+    ],
+)
+def test_other_ends_do_not_explain_a_failure_while_it_served(
+    failure: Failure, title: str, seconds: float, ready: float | None
+) -> None:
+    log = Failure("serving", "collective-failed", "communication between ranks failed", rank="TP0")
+    assert with_loss(failure, [ended(title, seconds)], ready, log) == failure
+
+
+def test_a_node_that_was_left_up_lost_its_peers() -> None:
+    up = [Fact("node.left_up", "reference", Evidence("process", "head", "left up", node="head"), node="head")]
+    failure = Failure("serving", "collective-failed", "communication between ranks failed", node="head")
+    told = with_left_up(failure, up)
+    assert told.summary == (
+        "communication between ranks failed; node head was left up and lost its peers: this engine needs all its nodes"
+        " restarted"
+    )
+    assert with_left_up(told, up) == told
+    assert with_left_up(failure, ()) == failure
+    assert with_left_up(replace(failure, node="worker"), up).summary == "communication between ranks failed"

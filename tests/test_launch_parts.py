@@ -339,7 +339,9 @@ def test_shm_is_attributed_to_who_has_it_open():
     assert stopping.remove_shm([name, "../etc/passwd", ""]) == ([], [])
 
 
-def test_a_long_lived_process_that_ends_is_lost(sleeper):
+@pytest.mark.parametrize("look", [Watch.look, Watch.pause])
+def test_a_long_lived_process_that_ends_is_lost(sleeper, look):
+    """Also when it is the stop that looks: it was gone before anybody was told to stop."""
     changes = []
     watch = Watch(identity.identify(os.getpid()), time.monotonic(), frozenset(), lambda: changes.append(1))
     watch.look()
@@ -350,7 +352,7 @@ def test_a_long_lived_process_that_ends_is_lost(sleeper):
     assert watch.lost == []
     sleeper.kill()
     sleeper.wait()
-    watch.look()
+    look(watch)
     ((pid, name, seconds),) = watch.lost
     assert pid == sleeper.pid
     assert "time.sleep(600)" in name

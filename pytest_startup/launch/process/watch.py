@@ -54,10 +54,10 @@ class Watch:
         threading.Thread(target=self._loop, daemon=True).start()
 
     def pause(self) -> None:
-        """Take a last sample and stop watching. Idempotent."""
+        """Take a last sample and stop watching, before anybody is told to stop. Idempotent."""
         if not self._paused.is_set():
+            self.look()  # what is gone by now was lost
             self._paused.set()
-            self.look()
 
     def look(self) -> None:
         """One sample."""
