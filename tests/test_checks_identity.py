@@ -12,6 +12,7 @@ from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.identity import check
 from pytest_startup.checks.identity_pinned import same_version
 from pytest_startup.profile.model import Change, ContainerFile, ContainerLaunch, Engine, Host, Launch, Profile, Restart
+from pytest_startup.profile.nodes import Node
 from pytest_startup.record import JSON, Fact
 
 ID, OTHER_ID = "sha256:" + "1" * 64, "sha256:" + "2" * 64
@@ -42,6 +43,7 @@ def test_versions(pinned: str, said: str, same: bool) -> None:
 
 
 PINNED = Engine("vllm", "org/model", version="0.31.0")
+TWO = (Node("head", "192.0.2.1", api=True), Node("worker", "192.0.2.2"))
 
 CASES: dict[str, tuple[Profile, tuple[Fact, ...], Outcome, tuple[str, ...]]] = {
     "the pinned version, said twice": (
@@ -133,6 +135,37 @@ CASES: dict[str, tuple[Profile, tuple[Fact, ...], Outcome, tuple[str, ...]]] = {
         (version("0.31.0"),),
         NOT_OBSERVABLE,
         ("2 GPUs are pinned and none was seen", "from host.gpu_count"),
+    ),
+    "one GPU of each of two nodes": (
+        profile(host=Host(gpu_count=1), nodes=TWO),
+        (fact("gpu.uuid", "GPU-1", source="gpu", node="head"), fact("gpu.uuid", "GPU-2", source="gpu", node="worker")),
+        PASSED,
+        (),
+    ),
+    "a node that has lost a GPU": (
+        profile(host=Host(gpu_count=2), nodes=TWO),
+        (
+            fact("gpu.uuid", "GPU-1", source="gpu", node="head"),
+            fact("gpu.uuid", "GPU-2", source="gpu", node="head"),
+            fact("gpu.uuid", "GPU-3", source="gpu", node="worker"),
+        ),
+        FAILED,
+        ("1 GPUs of node worker are in use, 2 are pinned",),
+    ),
+    "a node on which no GPU was seen": (
+        profile(host=Host(gpu_count=1), nodes=TWO),
+        (
+            fact("gpu.uuid", "GPU-1", source="gpu", node="head"),
+            fact("gpu.memory_unknown", "no NVML: no driver", source="gpu", text="no NVML: no driver", node="worker"),
+        ),
+        NOT_OBSERVABLE,
+        ("1 GPUs of node worker are pinned and none was seen", "no NVML: no driver"),
+    ),
+    "the GPU that a node uses, of a host with four": (
+        profile(host=Host(gpu_count=4), nodes=(replace(TWO[0], gpus=("0",)),)),
+        (fact("gpu.uuid", "GPU-1", source="gpu", node="head"),),
+        PASSED,
+        (),
     ),
     "a GPU's name in other letters, as the preflight takes it": (
         profile(host=Host(gpu="gh200")),

@@ -15,12 +15,23 @@ def weights(gib: float, rank: str | None = None) -> Fact:
     return fact("weights.memory", gib, rank, line=31, unit="GiB")
 
 
-def gpu(gib: float, at: str = "peak", index: int = 0) -> Fact:
-    return fact("gpu.memory_used", gib, source="gpu", unit="GiB", at=at, gpu=index)
+def gpu(gib: float, at: str = "peak", index: int = 0, node: str | None = None) -> Fact:
+    return fact("gpu.memory_used", gib, source="gpu", node=node, unit="GiB", at=at, gpu=index)
 
 
-def host(gib: float) -> Fact:
-    return fact("host.memory_peak", gib, source="host", unit="GiB")
+def unknown(why: str, index: int | None = None, node: str | None = None) -> Fact:
+    which = {} if index is None else {"gpu": index}
+    return fact("gpu.memory_unknown", why, source="gpu", node=node, text=why, at="before", **which)
+
+
+def host(gib: float, node: str | None = None) -> Fact:
+    return fact("host.memory_peak", gib, source="host", node=node, unit="GiB")
+
+
+def whole(total: float, lowest: float, node: str | None = None) -> tuple[Fact, ...]:
+    """Of the whole host: what it has, and the least that was left of it."""
+    seen = (("host.memory_total", total, {}), ("host.memory_available", lowest, {"at": "lowest"}))
+    return tuple(fact(n, v, source="host", node=node, unit="GiB", **more) for n, v, more in seen)
 
 
 LIMITED = ExpectMemory(weights_gib_per_rank=Range(max=84))
@@ -126,6 +137,61 @@ CASES = {
         (),
     ),
     "nothing seen": (ExpectMemory(), (), (), NOT_OBSERVABLE, ("weights.memory in the log",)),
+    "every GPU of every node is held to the limit": (
+        ExpectMemory(gpu_peak_gib=Range(max=120)),
+        (),
+        (gpu(110, node="head"), gpu(121, node="worker")),
+        FAILED,
+        ("peak GPU memory on GPU 0 of worker: 121 GiB, at most 120 GiB allowed", "GPU 0 of head: 110 GiB"),
+    ),
+    "both nodes within the limit": (
+        ExpectMemory(gpu_peak_gib=Range(max=120)),
+        (),
+        (gpu(110, node="head"), gpu(119, node="worker")),
+        PASSED,
+        (),
+    ),
+    "one node without a figure is not within it because the other one is": (
+        ExpectMemory(gpu_peak_gib=Range(max=120)),
+        (),
+        (gpu(110, node="head"), unknown("no NVML: libnvidia-ml.so.1 is not there", node="worker")),
+        NOT_OBSERVABLE,
+        ("nothing shows peak GPU memory of worker, a limit is set", "no NVML: libnvidia-ml.so.1 is not there"),
+    ),
+    "no limit asks for no figure": (
+        ExpectMemory(),
+        (),
+        (gpu(110, node="head"), unknown("not supported", node="worker", index=0)),
+        PASSED,
+        (),
+    ),
+    "unified memory: what the GPU holds is counted to no process": (
+        ExpectMemory(host_peak_gib=Range(max=100)),
+        (),
+        (
+            host(9, node="head"),
+            host(8, node="worker"),
+            unknown("not supported", node="worker", index=0),
+            *whole(128, 12, node="worker"),
+            *whole(128, 100, node="head"),
+        ),
+        FAILED,
+        ("peak host memory on worker: 116 GiB, at most 100 GiB allowed", "head: 9 GiB"),
+    ),
+    "unified memory within the limit": (
+        ExpectMemory(host_peak_gib=Range(max=120)),
+        (),
+        (host(8), unknown("not supported", index=0), *whole(128, 12)),
+        PASSED,
+        (),
+    ),
+    "unified memory and no figure at all": (
+        ExpectMemory(host_peak_gib=Range(max=120), gpu_peak_gib=Range(max=100)),
+        (),
+        (unknown("not supported", index=0),),
+        NOT_OBSERVABLE,
+        ("nothing shows peak GPU memory", "nothing shows peak host memory", "limit the host's peak instead"),
+    ),
 }
 
 

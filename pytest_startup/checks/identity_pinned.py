@@ -239,19 +239,41 @@ def host(judging: common.Judging, profile: Profile, start: StartRecord) -> None:
                 wrong,
                 source=f"host.{key}",
             )
-    gpus = {(f.node, str(f.value)) for f in start.named("gpu.uuid")}
-    if host.gpu_count and not gpus:
+    for node, count in _gpu_counts(profile).items():
+        _count_gpus(judging, start, node, count)
+
+
+def _gpu_counts(profile: Profile) -> dict[str | None, int]:
+    """How many GPUs are to be seen, on each node by name; None: on this host. The pin speaks of a host's GPUs, and of
+    those that a profile chooses no others are seen."""
+    pinned, container = profile.host.gpu_count, profile.launch.container
+    if pinned is None:
+        return {}
+    chosen = {n.name: n.gpus or ((container.gpus or ()) if container is not None else ()) for n in profile.nodes}
+    counts: dict[str | None, int] = {}
+    for node, gpus in chosen.items():
+        counts[node] = min(pinned, len(gpus)) if gpus and "all" not in gpus else pinned
+    return counts or {None: pinned}
+
+
+def _count_gpus(judging: common.Judging, start: StartRecord, node: str | None, count: int) -> None:
+    seen = [f for f in start.named("gpu.uuid") if node in (None, f.node)]
+    judging.saw(*seen)
+    found = {str(f.value) for f in seen}
+    where = f" of node {node}" if node else ""
+    if count and not found:
         judging.not_observable(
-            f"{host.gpu_count} GPUs are pinned and none was seen",
-            f"{host.gpu_count} GPUs",
+            f"{count} GPUs{where} are pinned and none was seen",
+            f"{count} GPUs",
             "gpu.uuid of NVML",
+            [f for f in start.named("gpu.memory_unknown") if f.node == node],
             source="host.gpu_count",
         )
-    elif host.gpu_count is not None and len(gpus) != host.gpu_count:
+    elif len(found) != count:
         judging.failed(
-            f"{len(gpus)} GPUs are in use, {host.gpu_count} are pinned",
-            f"{host.gpu_count} GPUs",
-            sorted(u for _, u in gpus),
-            start.named("gpu.uuid"),
+            f"{len(found)} GPUs{where} are in use, {count} are pinned",
+            f"{count} GPUs",
+            sorted(found),
+            seen,
             source="host.gpu_count",
         )

@@ -12,6 +12,7 @@ from pytest_startup.record import Fact, StartRecord
 
 #: GiB by which the memory in use before a start may exceed that before the reference start (contexts, display).
 FOREIGN_GIB = 1.0
+_SHARED = "on devices that share memory with the host NVML gives none: limit the host's peak instead"
 
 
 def check(profile: Profile, reference: StartRecord | None, start: StartRecord, baseline: Baseline | None) -> Verdict:
@@ -20,9 +21,10 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
     wanted = profile.expect.memory
     weights = figures(start, "weights.memory")
     peak = [f for f in figures(start, "gpu.memory_used") if f.detail.get("at") == "peak"]
-    host = figures(start, "host.memory_peak") or _whole_host(start)
+    host = _host_peaks(start)
     _limit(judging, "weights", "weights_gib_per_rank", wanted.weights_gib_per_rank, weights, start)
     _limit(judging, "peak GPU memory", "gpu_peak_gib", wanted.gpu_peak_gib, peak, start)
+    _without_figure(judging, wanted.gpu_peak_gib, peak, start)
     _limit(judging, "peak host memory", "host_peak_gib", wanted.host_peak_gib, host, start)
     _weights_as_before(judging, profile, reference, start, baseline, weights)
     _before_start(judging, reference, start)
@@ -37,8 +39,20 @@ def figures(record: StartRecord, name: str) -> list[Fact]:
     return [f for f in record.named(name) if common.number(f.value) is not None]
 
 
+def _host_peaks(start: StartRecord) -> list[Fact]:
+    """The peak of the engine's processes; that of the whole host where nothing measured them, and where the GPU shares
+    the host's memory (NVML: not supported), since what a GPU holds of it is counted to no process."""
+    shared = {f.node for f in start.named("gpu.memory_unknown") if f.value == "not supported"}
+    own, whole = figures(start, "host.memory_peak"), _whole_host(start)
+    if not shared:
+        return own or whole
+    of_all = [f for f in whole if f.node in shared]
+    counted = {f.node for f in of_all}
+    return [*of_all, *(f for f in own if f.node not in counted and None not in counted)]
+
+
 def _whole_host(start: StartRecord) -> list[Fact]:
-    """The host's own peak, total less the least that was available, where nothing measured the engine's processes."""
+    """The host's own peak: total less the least that was available."""
     lowest = [f for f in figures(start, "host.memory_available") if f.detail.get("at") == "lowest"]
     total = {f.node: gib(f) for f in figures(start, "host.memory_total")}
     return [replace(f, value=round(total[f.node] - gib(f), 3)) for f in lowest if f.node in total]
@@ -51,7 +65,7 @@ def gib(fact: Fact) -> float:
 
 def _place(fact: Fact) -> str:
     gpu = fact.detail.get("gpu")
-    return fact.rank or (common.who(fact) if gpu is None else f"GPU {gpu}")
+    return fact.rank or (common.who(fact) if gpu is None else f"GPU {gpu}{f' of {fact.node}' if fact.node else ''}")
 
 
 def _limit(
@@ -69,9 +83,7 @@ def _limit(
                 what, "host.memory_peak"
             ),
             common.nearest(start, "weights.", "gpu.", "host."),
-            ("on devices that share memory with the host NVML gives none: limit the host's peak instead",)
-            if "GPU" in what
-            else (),
+            (_SHARED,) if "GPU" in what else (),
             source,
         )
         return
@@ -88,6 +100,27 @@ def _limit(
             else (),
             source,
         )
+
+
+def _without_figure(judging: common.Judging, limits: Range | None, peak: list[Fact], start: StartRecord) -> None:
+    """A limit holds for every GPU: one without a figure is not within it because another one is."""
+    seen = {(f.node, f.detail.get("gpu")) for f in peak}
+    unknown = {
+        (f.node, f.detail.get("gpu")): f
+        for f in start.named("gpu.memory_unknown")
+        if (f.node, f.detail.get("gpu")) not in seen
+    }
+    if limits is None or not peak or not unknown:
+        return
+    names = common.listed([_place(f) for f in unknown.values()])
+    judging.not_observable(
+        f"nothing shows peak GPU memory of {names}, a limit is set",
+        common.range_text(limits, "GiB"),
+        "gpu.memory_used of NVML; " + common.listed(sorted({str(f.value) for f in unknown.values()})),
+        [*unknown.values()],
+        (_SHARED,),
+        "expect.memory.gpu_peak_gib",
+    )
 
 
 def _weights_as_before(

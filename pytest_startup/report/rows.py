@@ -83,7 +83,7 @@ def identity(profile: Profile, records: Sequence[StartRecord]) -> dict[str, str]
         return next((str(f.value) for f in facts if f.name in names and f.value not in (None, "", [], {})), None)
 
     engine = profile.engine
-    gpus = {str(f.detail.get("gpu")) for f in facts if f.name == "gpu.name"}
+    gpus = {(f.node, f.detail.get("gpu")) for f in facts if f.name == "gpu.name"}
     out = {
         "profile": profile.name,
         "engine": engine.kind,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_startup.launch.memory import Peak
 from pytest_startup.launch.watch_facts import watch_facts
 from pytest_startup.record import JSON, Evidence, Fact
+from pytest_startup.record_json import fact_from_json
 
 if TYPE_CHECKING:
     from pytest_startup.launch.nodes.link import NodeLink
-
-GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,15 @@ class Figures:
     def lost(self) -> list[list[Any]]:
         return [[pid, name, round(seconds + self.shift, 3)] for pid, name, seconds in self.data.get("lost", ())]
 
+    def memory(self, node: str) -> list[Fact]:
+        """What was sampled there: ``gpu.*`` and ``host.memory_available``."""
+        return [self._here(fact_from_json(row), node) for row in self.data.get("memory", ())]
+
+    def _here(self, fact: Fact, node: str) -> Fact:
+        at = fact.evidence.seconds
+        seconds = None if at is None else round(at + self.shift, 3)
+        return replace(fact, node=node, evidence=replace(fact.evidence, node=node, seconds=seconds))
+
 
 def node_facts(
     node: str,
@@ -39,11 +47,11 @@ def node_facts(
     argv: Sequence[str],
     link: NodeLink,
     figures: Figures,
-    launched_at: float,
     redact: Callable[[str], str],
 ) -> list[Fact]:
     """``process.argv``, ``process.pid``, ``node.clock_offset`` (s), ``node.hears``, ``host.memory_peak``,
-    ``host.memory_available`` (GiB, before, lowest, after), ``process.ended``, ``host.oom_kill``."""
+    ``host.memory_available`` (GiB, before, lowest, after), ``gpu.memory_used`` (GiB, before, peak, after) or
+    ``gpu.memory_unknown``, ``process.ended``, ``host.oom_kill``."""
 
     def fact(
         name: str,
@@ -51,12 +59,8 @@ def node_facts(
         where: str,
         text: str,
         unit: str | None = None,
-        source: str = "process",
-        seconds: float | None = None,
-        **detail: JSON,
     ) -> Fact:
-        evidence = Evidence(source, where, text[:400], node=node, seconds=seconds)
-        return Fact(name, value, evidence, unit=unit, node=node, detail=detail)
+        return Fact(name, value, Evidence("process", where, text[:400], node=node), unit=unit, node=node)
 
     pid = (link.event("started") or {}).get("pid")
     words: list[JSON] = list(argv)
@@ -71,13 +75,7 @@ def node_facts(
     heard: list[JSON] = [*names]
     text = f"hears {', '.join(names)} over {address}" if heard else "hears no other node: is UDP filtered?"
     out.append(fact("node.hears", heard, "datagrams between the nodes", text))
-    free = figures.data.get("free") or {}
-    for at in ("before", "lowest", "after"):
-        if free.get(at) is not None:
-            value = round(free[at] / GIB, 3)
-            seconds = round(link.ours(free["lowest_at"]) - launched_at, 3) if at == "lowest" else None
-            text = f"host.memory_available {value} GiB"
-            out.append(fact("host.memory_available", value, "/proc/meminfo", text, "GiB", "host", seconds, at=at))
+    out += figures.memory(node)
     out += container_facts(node, link.event("container"))
     killed = (int(figures.data.get("oom", 0)), f"node {node}")
     return out + watch_facts(node, figures.peak, figures.lost, killed, redact)

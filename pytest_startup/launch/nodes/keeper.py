@@ -22,13 +22,17 @@ from pytest_startup.launch.environment import engine_environment
 from pytest_startup.launch.listeners import who_listens
 from pytest_startup.launch.nodes import steps as nodes_steps
 from pytest_startup.launch.nodes.inside import Inside
+from pytest_startup.launch.nodes.nvml import Library
 from pytest_startup.launch.nodes.peers import Peers
 from pytest_startup.launch.nodes.pipe import LinkPump, Out
 from pytest_startup.launch.process.keeper import Keeper, Spec
 from pytest_startup.launch.process.pump import Pump
 from pytest_startup.launch.process.watch import Watch
 from pytest_startup.launch.watch_facts import oom_kills
-from pytest_startup.observe.host import meminfo
+from pytest_startup.observe.gpus import Nvml, identity_facts
+from pytest_startup.observe.sampler import MemorySampler
+from pytest_startup.record import Evidence, Fact
+from pytest_startup.record_json import fact_to_json
 
 #: Names of processes without which an engine can't serve: vLLM's ranks and engine cores, SGLang's schedulers.
 VITAL = ("VLLM::Worker", "VLLM::EngineCore", "sglang::scheduler")
@@ -43,6 +47,7 @@ class NodeSpec(Spec):
     caller's. ``wanted``: locks to take here. ``alone``: we are in namespaces of our own (host name, /dev/shm).
     ``steps`` are run before the engine. ``docker``: the command that reaches the daemon of the engine's
     containers, which carry ``label``; empty: there are none. ``files``: paths in them whose hashes are wanted.
+    ``sampled``: GPUs whose memory is sampled (indexes, UUIDs, or ``all``).
     """
 
     node: str = ""
@@ -59,6 +64,7 @@ class NodeSpec(Spec):
     docker: tuple[str, ...] = ()
     label: str = ""
     files: tuple[str, ...] = ()
+    sampled: tuple[str, ...] = ()
 
 
 class NodeKeeper(Keeper):
@@ -74,15 +80,16 @@ class NodeKeeper(Keeper):
         self._lost = 0
         self._peers: Peers | None = None
         self._inside: Inside | None = None
+        self._launched = False
         self._oom_before = oom_kills()
-        self._free_before = meminfo().get("MemAvailable")
-        self._free_lowest: tuple[int, float] | None = None
-        self._looked = 0.0
+        nvml = Nvml(None if "all" in spec.sampled else spec.sampled, Library()) if spec.sampled else None
+        self._gpus = [] if nvml is None else gpu_facts(nvml)
+        self._memory = MemorySampler(nvml, time.monotonic(), pids=self._pids)
 
     @classmethod
     def prepare(cls, data: dict[str, Any], out: Out, unread: bytes) -> NodeKeeper | None:
         """From the message that asks for it; None when it can't be, which has then been said."""
-        for name in ("pass_env", "gpus", "docker", "steps", "files"):
+        for name in ("pass_env", "gpus", "docker", "steps", "files", "sampled"):
             data[name] = tuple(data[name])
         data["wanted"] = tuple((kind, name) for kind, name in data["wanted"])
         env = engine_environment(os.environ, data["own_env"], data["run_id"], data["pass_env"], data["gpus"])
@@ -124,6 +131,8 @@ class NodeKeeper(Keeper):
 
     def _say(self, event: str, **members: Any) -> None:
         if event == "started":
+            self._launched = True
+            self._memory.start(members["at"])
             with contextlib.suppress(OSError):
                 if self.spec.peers:
                     self._peers = Peers(self.spec.address, self.spec.key, self._missed, self._hears)
@@ -154,7 +163,6 @@ class NodeKeeper(Keeper):
     def _tick(self) -> None:
         super()._tick()
         self._out.flush()
-        self._look_at_memory()
         lost = self._processes().lost
         while self._lost < len(lost):
             pid, name, seconds = lost[self._lost]
@@ -169,18 +177,11 @@ class NodeKeeper(Keeper):
         inside = self._inside.watch if self._inside is not None else None
         return inside or self._watch
 
-    def _look_at_memory(self) -> None:
-        """The least that this host had left: the only witness where GPU and host share their memory."""
-        now = time.monotonic()
-        if now - self._looked < 0.5:
-            return
-        self._looked = now
-        free = meminfo().get("MemAvailable")
-        if free is not None and (self._free_lowest is None or free < self._free_lowest[0]):
-            self._free_lowest = (free, now)
+    def _pids(self) -> set[int]:
+        """All that the engine has had, so that its share of a GPU can be told from that of others."""
+        return {one.pid for one in tuple(self._processes().known)} if self._launched else set()
 
     def _figures(self) -> dict[str, Any]:
-        lowest = self._free_lowest
         inside = self._inside.watch if self._inside is not None else None
         peak = inside.peak if inside is not None else None
         own = {"peak": asdict(peak) if peak is not None else None, "lost": inside.lost} if inside is not None else {}
@@ -188,12 +189,7 @@ class NodeKeeper(Keeper):
             **super()._figures(),
             **own,
             "oom": oom_kills() - self._oom_before,
-            "free": {
-                "before": self._free_before,
-                "lowest": None if lowest is None else lowest[0],
-                "lowest_at": None if lowest is None else lowest[1],
-                "after": meminfo().get("MemAvailable"),
-            },
+            "memory": [fact_to_json(f) for f in (*self._gpus, *self._memory.facts(after=self._ending is None))],
         }
 
     def _pause(self) -> float:
@@ -218,7 +214,16 @@ class NodeKeeper(Keeper):
             self._peers.stop()
         if self._inside is not None:
             self._inside.pause()
+        self._memory.stop()
         super()._end(limit, give_up)
+
+
+def gpu_facts(nvml: Nvml) -> list[Fact]:
+    """What the GPUs are; or ``gpu.memory_unknown`` with the reason why one can't be asked for its memory."""
+    problems = nvml.problems()
+    return identity_facts(nvml) + [
+        Fact("gpu.memory_unknown", why, Evidence("gpu", "NVML", why), detail={"at": "before"}) for why in problems
+    ]
 
 
 def alone(name: str) -> None:

@@ -216,7 +216,14 @@ def node_spec(plan: StartPlan, node: Node, redactor: Redactor, files: Mapping[st
         "files": [f.path for f in files_of(plan.profile, node)],
         "shown": list(argv),
         "proved_gpus": list(nodes_docker.gpus_of(plan.profile, node)),
+        "sampled": sampled_gpus(plan.profile, node),
     }
+
+
+def sampled_gpus(profile: Profile, node: Node) -> list[str]:
+    """Whose memory is sampled: the GPUs of the node; all that it has, if only a pin or a limit speaks of them."""
+    pins = (profile.host.gpu, profile.host.driver, profile.host.gpu_count, profile.expect.memory.gpu_peak_gib)
+    return list(nodes_docker.gpus_of(profile, node)) or (["all"] if any(p is not None for p in pins) else [])
 
 
 def node_commands(
