@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["pytester", "helpers_docker"]
+pytest_plugins = ["pytester", "helpers_docker", "helpers_launch"]

@@ -18,6 +18,17 @@ from pytest_startup.profile.units import size
 
 ROOT = Path(__file__).parents[1]
 ENGINE = ROOT / ".engine"
+#: Minutes of a real engine beyond what every commit is given.
+LONG = pytest.mark.skipif(
+    os.environ.get("STARTUP_TEST_REAL") != "1", reason="takes many minutes: STARTUP_TEST_REAL=1, or tox run -e real"
+)
+#: Of a profile: what this engine can't show.
+WAIVED = """\
+waive:
+  - {check: graphs, reason: "the CPU platform has no CUDA graphs"}
+  - {check: autotune, reason: "FlashInfer's autotuner runs on CUDA only"}
+  - {check: backend, reason: "this build never logs its default attention backend"}
+"""
 
 
 def need_vllm(model: str = "facts") -> None:
@@ -121,8 +132,4 @@ restarts: [{steps}]
 expect:
   kv: {{tokens: 262144}}
   completion: {{prompt: "The capital of France is", contains: Paris}}
-waive:
-  - {{check: graphs, reason: "the CPU platform has no CUDA graphs"}}
-  - {{check: autotune, reason: "FlashInfer's autotuner runs on CUDA only"}}
-  - {{check: backend, reason: "this build never logs its default attention backend"}}
-"""
+{WAIVED}"""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pytest_startup.launch import ports
 from pytest_startup.launch.base import StartPlan
 from pytest_startup.profile.model import Deadlines, Engine, Launch, ProcessLaunch, Profile
@@ -35,6 +37,12 @@ def isolate(tmp_path: Path, monkeypatch: Any) -> None:
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     monkeypatch.setenv("PYTEST_STARTUP_LOCKS", str(tmp_path / "locks"))
+
+
+@pytest.fixture
+def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For ``usefixtures``: no test of a module meets another run's registry or locks."""
+    isolate(tmp_path, monkeypatch)
 
 
 def profile(folder: Path, argv: tuple[str, ...] = (), **changes: Any) -> Profile:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers_docker import TestEngine, need_engine
 from helpers_launch import FAKE, until
 
 from pytest_startup.engines.vllm import VllmDialect
@@ -44,6 +45,20 @@ def network(name: str) -> Iterator[str]:
         yield name
     finally:
         subprocess.run([NET, "down", name], check=True, capture_output=True, timeout=30)
+
+
+@contextmanager
+def two_engines(name: str) -> Iterator[tuple[str, dict[str, TestEngine]]]:
+    """Namespaces as of ``network``, and a container engine in that of each node."""
+    need_engine()
+    with network(name) as net:
+        made = {node: TestEngine(NETNS=f"{net}{node}").start() for node in ("head", "worker")}
+        try:
+            assert made["head"].image == made["worker"].image
+            yield net, made
+        finally:
+            for engine in made.values():
+                engine.stop()
 
 
 def link(name: str, state: str, node: str = "worker") -> None:

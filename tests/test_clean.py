@@ -8,19 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers_launch import gone, isolate, until
+from helpers_launch import gone, until
 
 from pytest_startup import clean, cli
 from pytest_startup.launch import identity, registry
 from pytest_startup.launch.identity import Identity
 from pytest_startup.record import Leftover
 
+pytestmark = pytest.mark.usefixtures("isolated")
+
 DEAD = Identity(os.getpid(), 1)
-
-
-@pytest.fixture(autouse=True)
-def _isolated(tmp_path, monkeypatch):
-    isolate(tmp_path, monkeypatch)
 
 
 def entry(**changes) -> registry.Entry:

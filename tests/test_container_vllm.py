@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from helpers_container_vllm import heavy, need_vllm, profile_text
+from helpers_container_vllm import LONG, heavy, need_vllm, profile_text
 from helpers_docker import gate, gate_env, need_engine
 
 from pytest_startup.record import StartRecord
@@ -52,12 +51,6 @@ def record(site: Path, start: str) -> StartRecord:
 
 def values(start: StartRecord, name: str) -> list:
     return [fact.value for fact in start.named(name)]
-
-
-#: Minutes of a real engine beyond what every commit is given.
-LONG = pytest.mark.skipif(
-    os.environ.get("STARTUP_TEST_REAL") != "1", reason="takes many minutes: STARTUP_TEST_REAL=1, or tox run -e real"
-)
 
 
 @LONG

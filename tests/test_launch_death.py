@@ -12,12 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers_launch import LIMIT, gone, isolate, logged, plan, until
+from helpers_launch import LIMIT, gone, logged, plan, until
 
 from pytest_startup import clean
 from pytest_startup.launch import ports, registry
 from pytest_startup.launch.identity import Identity, identify
 from pytest_startup.launch.process.launcher import ProcessLauncher
+
+pytestmark = pytest.mark.usefixtures("isolated")
 
 TESTS = Path(__file__).parent
 CHILD = {"setsid": True, "shm": 4096}
@@ -54,11 +56,6 @@ except KeyboardInterrupt:
     launcher.close()
     print("interrupted", flush=True)
 """
-
-
-@pytest.fixture(autouse=True)
-def _isolated(tmp_path, monkeypatch):
-    isolate(tmp_path, monkeypatch)
 
 
 class Parent:

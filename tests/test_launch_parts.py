@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers_launch import LIMIT, gone, isolate, until
+from helpers_launch import LIMIT, gone, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,10 +22,7 @@ from pytest_startup.launch.process.pump import Pump
 from pytest_startup.launch.process.watch import Watch
 from pytest_startup.redact import Redactor
 
-
-@pytest.fixture(autouse=True)
-def _isolated(tmp_path, monkeypatch):
-    isolate(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("isolated")
 
 
 @pytest.fixture

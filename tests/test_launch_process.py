@@ -14,18 +14,15 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from helpers_launch import FAKE, LIMIT, gone, isolate, log_of, logged, plan, profile, until
+from helpers_launch import FAKE, LIMIT, gone, log_of, logged, plan, profile, until
 
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.process.launcher import ProcessLauncher, find_command
 from pytest_startup.profile.model import Deadlines
 
+pytestmark = pytest.mark.usefixtures("isolated")
+
 READY = "Application startup complete."
-
-
-@pytest.fixture(autouse=True)
-def _isolated(tmp_path, monkeypatch):
-    isolate(tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -10,11 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers_launch import LIMIT, isolate, plan
+from helpers_launch import LIMIT, plan
 
 from pytest_startup.launch import locks, ports
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.process.launcher import ProcessLauncher
+
+pytestmark = pytest.mark.usefixtures("isolated")
 
 ROOT = str(Path(__file__).parents[1])
 
@@ -28,11 +30,6 @@ sys.stdin.read()
 for lock in got:
     lock.release()
 """
-
-
-@pytest.fixture(autouse=True)
-def _isolated(tmp_path, monkeypatch):
-    isolate(tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers_docker import TestEngine, need_engine
-from helpers_launch import isolate, until
-from helpers_nodes import Sshd, gate, inside, needs_namespaces, network, plan, record
+from helpers_docker import TestEngine
+from helpers_launch import until
+from helpers_nodes import Sshd, gate, inside, needs_namespaces, plan, record, two_engines
 
 from pytest_startup.launch.nodes import member
 from pytest_startup.launch.nodes.launcher import NodesLauncher
 from pytest_startup.profile.load import load
 
-pytestmark = needs_namespaces
+pytestmark = [needs_namespaces, pytest.mark.usefixtures("isolated")]
 PYTHON = str(Path(sys.executable).resolve())
 TESTS = Path(__file__).parent
 NODES = ("head", "worker")
@@ -28,20 +28,8 @@ HEAD_LOG = "/tests/data/nodes/head-warm.log"
 
 @pytest.fixture(scope="module")
 def engines():
-    need_engine()
-    with network(f"c{os.getpid()}-") as net:
-        made = {node: TestEngine(NETNS=f"{net}{node}").start() for node in NODES}
-        try:
-            assert made["head"].image == made["worker"].image
-            yield net, made
-        finally:
-            for engine in made.values():
-                engine.stop()
-
-
-@pytest.fixture(autouse=True)
-def _isolated(tmp_path, monkeypatch):
-    isolate(tmp_path, monkeypatch)
+    with two_engines(f"c{os.getpid()}-") as made:
+        yield made
 
 
 @pytest.fixture

@@ -6,34 +6,19 @@ import os
 from pathlib import Path
 
 import pytest
-from helpers_container_vllm import ENGINE, need_vllm, volumes
-from helpers_docker import TestEngine, need_engine
-from helpers_launch import isolate
-from helpers_nodes import gate, needs_namespaces, network, record
+from helpers_container_vllm import ENGINE, LONG, WAIVED, need_vllm, volumes
+from helpers_docker import TestEngine
+from helpers_nodes import gate, needs_namespaces, record, two_engines
 
-pytestmark = [
-    needs_namespaces,
-    pytest.mark.skipif(
-        os.environ.get("STARTUP_TEST_REAL") != "1",
-        reason="takes many minutes: STARTUP_TEST_REAL=1, or tox run -e real",
-    ),
-]
+pytestmark = [needs_namespaces, LONG, pytest.mark.usefixtures("isolated")]
 NODES = ("head", "worker")
 
 
 @pytest.fixture
-def engines(tmp_path, monkeypatch):
-    need_engine()
+def engines():
     need_vllm()
-    isolate(tmp_path, monkeypatch)
-    with network(f"d{os.getpid()}-") as net:
-        made = {node: TestEngine(NETNS=f"{net}{node}").start() for node in NODES}
-        try:
-            assert made["head"].image == made["worker"].image
-            yield net, made
-        finally:
-            for engine in made.values():
-                engine.stop()
+    with two_engines(f"d{os.getpid()}-") as made:
+        yield made
 
 
 def text(net: str, made: dict[str, TestEngine], caches: Path) -> str:
@@ -83,11 +68,7 @@ deadlines: {{ready: 20m, stop: 25s, release: 30s}}
 restarts: [{{kind: fresh-container}}]
 expect:
   completion: {{prompt: "The capital of France is", contains: Paris}}
-waive:
-  - {{check: graphs, reason: "the CPU platform has no CUDA graphs"}}
-  - {{check: autotune, reason: "FlashInfer's autotuner runs on CUDA only"}}
-  - {{check: backend, reason: "this build never logs its default attention backend"}}
-"""
+{WAIVED}"""
 
 
 def test_a_pair_of_containers_is_restarted_warm_and_accepted(engines, tmp_path):

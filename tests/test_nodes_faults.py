@@ -11,20 +11,15 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers_launch import gone, isolate, until
+from helpers_launch import gone, until
 from helpers_nodes import LOGS, RENDEZVOUS, link, needs_namespaces, network, pair, plan
 
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.nodes.launcher import NodesLauncher
 
-pytestmark = needs_namespaces
+pytestmark = [needs_namespaces, pytest.mark.usefixtures("isolated")]
 LOADING = "Starting to load model"
 WORKER = {"log": str(LOGS / "worker-warm.log")}
-
-
-@pytest.fixture(autouse=True)
-def _isolated(tmp_path, monkeypatch):
-    isolate(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")

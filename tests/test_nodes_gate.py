@@ -9,10 +9,9 @@ import signal
 import time
 
 import pytest
-from helpers_launch import isolate
 from helpers_nodes import LOGS, Gate, gate, link, needs_namespaces, network, pair_text, record
 
-pytestmark = needs_namespaces
+pytestmark = [needs_namespaces, pytest.mark.usefixtures("isolated")]
 HEAD = {"kv_tokens": 524288}
 #: The real head serves only when the worker is ready; the stand-in knows nothing of it.
 HEAD_WAITS = "    start_when: {node: worker, log: 'Explicitly set', within: 30s}"
@@ -23,11 +22,6 @@ waive:
   - {check: autotune, reason: nothing is tuned on a CPU}
   - {check: backend, reason: the CPU backend prints none}
 """
-
-
-@pytest.fixture(autouse=True)
-def _isolated(tmp_path, monkeypatch):
-    isolate(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers_launch import isolate, until
+from helpers_launch import until
 from helpers_nodes import needs_namespaces, network, pair
 
 from pytest_startup.launch.base import LaunchError
@@ -20,10 +20,7 @@ from pytest_startup.observe.caches import RACY_NS, facts_of, snapshot
 from pytest_startup.profile.model import ContainerFile, ContainerLaunch
 from pytest_startup.profile.nodes import Reach
 
-
-@pytest.fixture(autouse=True)
-def _isolated(tmp_path, monkeypatch):
-    isolate(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("isolated")
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers_container_vllm import ENGINE, need_vllm, volumes
-from helpers_docker import TestEngine, need_engine
-from helpers_launch import isolate
-from helpers_nodes import gate, needs_namespaces, network, record
+from helpers_container_vllm import ENGINE, LONG, need_vllm, volumes
+from helpers_nodes import gate, needs_namespaces, record, two_engines
 
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.nodes.steps import StepFailed, last_words, run_steps
+
+pytestmark = pytest.mark.usefixtures("isolated")
 
 HERE = Path(__file__).parent
 SAID = HERE / "data" / "nodes" / "ray"
@@ -111,27 +111,10 @@ def need_ray() -> Path:
     return venv
 
 
-LONG = pytest.mark.skipif(
-    os.environ.get("STARTUP_TEST_REAL") != "1", reason="takes many minutes: STARTUP_TEST_REAL=1, or tox run -e real"
-)
-
-
 @pytest.fixture(scope="module")
 def engines():
-    need_engine()
-    with network(f"r{os.getpid()}-") as net:
-        made = {node: TestEngine(NETNS=f"{net}{node}").start() for node in ("head", "worker")}
-        try:
-            assert made["head"].image == made["worker"].image
-            yield net, made
-        finally:
-            for engine in made.values():
-                engine.stop()
-
-
-@pytest.fixture(autouse=True)
-def _isolated(tmp_path, monkeypatch):
-    isolate(tmp_path, monkeypatch)
+    with two_engines(f"r{os.getpid()}-") as made:
+        yield made
 
 
 def text(engines, venv: Path, serve: list[str], model: str, args: list[str], env: dict[str, str]) -> str:

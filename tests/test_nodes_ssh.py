@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers_launch import gone, isolate, until
+from helpers_launch import gone, until
 from helpers_nodes import Sshd, inside, link, needs_namespaces, network, pair, plan
 
 from pytest_startup.launch.base import LaunchError
@@ -17,14 +17,10 @@ from pytest_startup.launch.nodes.launcher import NodesLauncher
 from pytest_startup.launch.nodes.ssh import SshMaster
 
 pytestmark = [
+    pytest.mark.usefixtures("isolated"),
     needs_namespaces,
     pytest.mark.skipif(shutil.which("sshd", path="/usr/sbin:/usr/bin") is None, reason="no sshd (openssh-server)"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _isolated(tmp_path, monkeypatch):
-    isolate(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from helpers_container_vllm import ENGINE, need_vllm
-from helpers_launch import gone, isolate
+from helpers_container_vllm import ENGINE, LONG, WAIVED, need_vllm
+from helpers_launch import gone, until
 from helpers_nodes import Gate, gate, link, needs_namespaces, network, record
 
+from pytest_startup.launch.identity import arguments
 from pytest_startup.launch.listeners import process_tree
 
-pytestmark = needs_namespaces
+pytestmark = [needs_namespaces, pytest.mark.usefixtures("isolated")]
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +30,6 @@ def net():
 def caches(tmp_path_factory):
     """Compiled once: each node has its own, as two hosts would."""
     return tmp_path_factory.mktemp("caches")
-
-
-@pytest.fixture(autouse=True)
-def _isolated(tmp_path, monkeypatch):
-    isolate(tmp_path, monkeypatch)
 
 
 def text(
@@ -76,11 +73,7 @@ restarts: {restarts}
 expect:
   completion: {{prompt: "The capital of France is", contains: Paris}}
 {expect}
-waive:
-  - {{check: graphs, reason: "the CPU platform has no CUDA graphs"}}
-  - {{check: autotune, reason: "FlashInfer's autotuner runs on CUDA only"}}
-  - {{check: backend, reason: "this build never logs its default attention backend"}}
-"""
+{WAIVED}"""
 
 
 LOAD = "  throughput: {concurrency: [1], output_tokens: 900, prompt_tokens: 8, repeats: 7}"
@@ -95,12 +88,6 @@ def test_a_warm_restart_is_accepted(net, caches, tmp_path):
     versions = {f["node"] for f in seen["facts"] if f["fact"] == "engine.version" and f["source"] == "log"}
     assert versions == {"head", "worker"}
     assert all(left["released"] for left in seen["cleanup"])
-
-
-#: Minutes of a real engine beyond what every commit is given.
-LONG = pytest.mark.skipif(
-    os.environ.get("STARTUP_TEST_REAL") != "1", reason="takes many minutes: STARTUP_TEST_REAL=1, or tox run -e real"
-)
 
 
 @LONG
@@ -193,6 +180,77 @@ def test_a_rank_that_is_asked_to_end_while_serving(net, caches, tmp_path, rank):
     failure = record(tmp_path)["failure"]
     assert failure["node"] == {"Worker_TP0": "head", "Worker_TP1": "worker"}[rank]
     assert all(gone(pid) for pid in everything)
+
+
+#: A fault of the start: what stands in the log of ``node`` when it is made, and whom it hits.
+KILLS = [
+    ("worker", "main", "Starting to load model"),
+    ("head", "VLLM::Worker_TP0", "Starting to load model"),
+    ("worker", "VLLM::Worker_TP1", "Warming up model"),
+    ("head", "VLLM::EngineCore", "Warming up model"),
+    ("head", "main", "Warming up model"),
+]
+
+
+@LONG
+@pytest.mark.parametrize(("node", "victim", "seen"), KILLS)
+def test_a_process_that_is_killed_while_the_pair_starts(net, caches, tmp_path, node, victim, seen):
+    """What becomes of the engine is a race, up to a pair that serves with an orphan; the gate names the node at once."""
+    with Gate(tmp_path, net, text=text(net, caches)) as run:
+        logged(tmp_path, node, seen)
+        everything = processes(run)
+        (pid,) = mains(run, node) if victim == "main" else processes(run, victim)
+        begin = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        run.end(90)
+        assert time.monotonic() - begin < 60  # noticed within a second; then both nodes are stopped
+    failure = record(tmp_path)["failure"]
+    assert failure["node"] == node, failure
+    assert "SIGKILL" in failure["summary"], failure
+    assert all(gone(pid) for pid in everything)
+
+
+@LONG
+@pytest.mark.parametrize("seconds", [2.0, None], ids=["mended", "for good"])
+def test_a_cut_while_the_pair_starts(net, caches, tmp_path, seconds):
+    with Gate(tmp_path, net, text=text(net, caches)) as run:
+        logged(tmp_path, "worker", "Warming up model")
+        everything = processes(run)
+        link(net, "down")
+        try:
+            run.process.wait(seconds or 90)
+        except subprocess.TimeoutExpired:
+            assert seconds is not None
+        finally:
+            link(net, "up")
+        run.end(600)
+    seen = record(tmp_path)
+    assert all(gone(pid) for pid in everything)
+    if seconds is None:
+        assert (seen["failure"]["kind"], seen["failure"]["node"]) == ("node-lost", "worker")
+    else:
+        assert seen["ready"]
+        assert seen["failure"] is None
+
+
+def logged(folder: Path, node: str, text: str, limit: float = 600.0) -> None:
+    """Wait until this stands in the log of a node."""
+
+    def there() -> bool:
+        return any(text in p.read_text(errors="replace") for p in folder.glob(f".startup/pair/*/*/{node}/engine.log"))
+
+    until(there, f"{text!r} in the log of {node}", limit)
+
+
+def mains(run: Gate, node: str) -> list[int]:
+    """The first process of a node's engine."""
+    rank = {"head": "0", "worker": "1"}[node]
+
+    def ours(pid: int) -> bool:
+        argv = arguments(pid) or []
+        return argv[1:3] == [f"{ENGINE}/venv/bin/vllm", "serve"] and argv[argv.index("--node-rank") + 1] == rank
+
+    return [pid for pid in process_tree(run.process.pid) if ours(pid)]
 
 
 def processes(run: Gate, start: str = "VLLM::") -> list[int]:

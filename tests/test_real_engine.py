@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from helpers_container_vllm import LONG
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples" / "cpu-vllm"
@@ -58,12 +58,6 @@ def test_the_stock_build_is_rejected_because_it_compiles_again(tmp_path: Path) -
     assert (code, red) == (1, {"restart-1::artifacts"}), output
     assert "Compiling model again due to a load failure" in output
     assert "written during a warm start" in output
-
-
-#: Minutes of a real engine beyond what every commit is given.
-LONG = pytest.mark.skipif(
-    os.environ.get("STARTUP_TEST_REAL") != "1", reason="takes many minutes: STARTUP_TEST_REAL=1, or tox run -e real"
-)
 
 
 @pytest.mark.parametrize(
