@@ -233,10 +233,12 @@ def test_idle_containers_steps_and_the_engine_by_exec(engines, launcher, tmp_pat
     made = profile(tmp_path, engines, IDLE, worker, head)
     running = launcher.start(plan(made, tmp_path))
     logged(running, "head", "Application startup complete.")
+    until(lambda: "head" in facts(running, "container.image"), "the container was looked at")
     begin = time.monotonic()
     assert all(one.released for one in running.stop())
     assert time.monotonic() - begin < 60
     assert [containers(engines[1][n]) for n in NODES] == [[], []]
+    assert "Application shutdown complete." in (tmp_path / "reference" / "head" / "engine.log").read_text()  # TERM came
 
 
 def test_a_step_that_fails_names_node_and_words_and_leaves_nothing(engines, launcher, tmp_path):

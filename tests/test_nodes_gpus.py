@@ -195,6 +195,15 @@ def test_the_driver_s_library_says_what_the_package_would(monkeypatch):
     assert Nvml(None, nvml.Library()).reason == "no NVML: NVML error 9"
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [("_Memory", "c_nvmlMemory_t"), ("_Process", "c_nvmlProcessInfo_v2_t")])
+def test_what_the_library_fills_in_lies_as_the_package_says(ours, theirs):
+    def layout(structure):
+        places = [getattr(structure, name) for name, _ in structure._fields_]
+        return ctypes.sizeof(structure), [(one.offset, one.size) for one in places]
+
+    assert layout(getattr(nvml, ours)) == layout(getattr(pytest.importorskip("pynvml"), theirs))
+
+
 def test_a_node_without_a_driver_says_why(monkeypatch):
     def none(name):
         raise OSError(f"{name}: cannot open shared object file")

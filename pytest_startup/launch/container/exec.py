@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
+from pytest_startup.launch.container.processes import pid_inside
 from pytest_startup.launch.container.watch import main_process
 from pytest_startup.launch.identity import Identity, alive, send
 from pytest_startup.launch.logfiles import LogFiles
@@ -114,7 +115,7 @@ class Exec:
 
     def _term_inside(self, pid: int) -> bool:
         """By the ``kill`` of the container, if it has one: not everybody may signal the processes of a daemon."""
-        inside = _pid_inside(pid)
+        inside = pid_inside(pid)
         if inside is None:
             return False
         options = {} if self._user is None else {"user": self._user}
@@ -147,13 +148,3 @@ class Exec:
             self._output.close()
             if self._files is not None:
                 self._files.close()
-
-
-def _pid_inside(pid: int) -> int | None:
-    """The number that a process of a container has there."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            numbers = next((line.split()[1:] for line in file if line.startswith("NSpid:")), [])
-    except OSError:
-        return None
-    return int(numbers[-1]) if len(numbers) > 1 else None

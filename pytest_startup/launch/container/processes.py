@@ -82,3 +82,13 @@ def members(container: str) -> set[int]:
         except OSError:
             continue
     return out
+
+
+def pid_inside(pid: int) -> int | None:
+    """The number that a process of a container has there."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            numbers = next((line.split()[1:] for line in file if line.startswith("NSpid:")), [])
+    except OSError:
+        return None
+    return int(numbers[-1]) if len(numbers) > 1 else None

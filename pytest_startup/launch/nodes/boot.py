@@ -36,6 +36,7 @@ MODULES = (
     "pytest_startup.launch.nodes.nvml",
     "pytest_startup.launch.nodes.peers",
     "pytest_startup.launch.nodes.pipe",
+    "pytest_startup.launch.nodes.server",
     "pytest_startup.launch.nodes.steps",
     "pytest_startup.launch.pagecache",
     "pytest_startup.launch.ports",

@@ -94,7 +94,8 @@ def exec_command(profile: Profile, node: Node, argv: Sequence[str], env: Collect
 def commands(
     profile: Profile, node: Node, argv: Sequence[str], env: Mapping[str, str], label: str, files: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What the keeper on the node is asked for: ``steps`` first, then ``argv`` in the foreground.
+    """What the keeper on the node is asked for: ``steps`` first, then ``argv`` in the foreground; ``by_exec``: in a
+    container that runs already.
 
     With ``exec_command`` the container idles: it is started detached, the steps run in it, and then the engine where
     the API is; on the other nodes the container's own output is followed, which ends when it ends.
@@ -115,7 +116,7 @@ def commands(
             }
         )
     if node.api:
-        return {"steps": steps, "argv": exec_command(profile, node, argv, env)}
+        return {"steps": steps, "argv": exec_command(profile, node, argv, env), "by_exec": True}
     return {"steps": steps, "argv": [*docker(node), "logs", "-f", container_name(profile, node)]}
 
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytest_startup.launch.container.processes import ContainerProcesses
-from pytest_startup.launch.identity import Process, identify
+from pytest_startup.launch.identity import Identity, Process, identify
 from pytest_startup.launch.nodes import steps as nodes_steps
+from pytest_startup.launch.nodes.server import Server, of_exec
 
 _POLL = 0.2
 _LIMIT = 60.0
@@ -24,7 +25,10 @@ _CHUNK = 1 << 20
 
 
 class Inside:
-    """``found`` is called once, in a thread of ours, with what ``describe`` gives. ``files``: paths to be hashed."""
+    """``found`` is called once, in a thread of ours, with what ``describe`` gives. ``files``: paths to be hashed.
+
+    ``by_exec``: the engine is started by ``docker exec`` in a container that only idles.
+    """
 
     def __init__(
         self,
@@ -33,8 +37,13 @@ class Inside:
         files: Sequence[str],
         launched_at: float,
         found: Callable[[dict[str, Any]], None],
+        by_exec: bool = False,
     ) -> None:
         self.watch: ContainerProcesses | None = None
+        self._main: Identity | None = None
+        self._id = ""
+        self._server: Server | None = None
+        self._by_exec = by_exec
         self._docker = docker
         self._label = label
         self._files = files
@@ -55,6 +64,14 @@ class Inside:
         """Its processes, where they can be seen."""
         return [] if self.watch is None else self.watch.living()
 
+    def server(self) -> Server | None:
+        """What ``docker exec`` has started, the first that was seen; None: it is another kind, or nothing of it was."""
+        if self._server is None and self._by_exec and self._main is not None:
+            first = of_exec(self.living(), self._main)
+            if first is not None:
+                self._server = Server(self._docker, self._id, first)
+        return self._server
+
     def _look(self) -> None:
         while not self._over.is_set():
             ids, _ = nodes_steps.containers(self._docker, self._label)
@@ -63,8 +80,11 @@ class Inside:
             if seen is not None and main is not None:
                 self.watch = ContainerProcesses(seen["id"], main, self._launched_at, frozenset(), lambda: None)
                 self.watch.start()
+                self._id, self._main = seen["id"], main
                 files = {path: sha256_inside(self._docker, seen["id"], path) for path in self._files}
                 self._found({**seen, "files": files})
+                while self._by_exec and self.server() is None and not self._over.is_set():
+                    self._over.wait(_POLL)
                 return
             self._over.wait(_POLL)
 

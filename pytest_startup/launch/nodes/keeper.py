@@ -25,6 +25,7 @@ from pytest_startup.launch.nodes.inside import Inside
 from pytest_startup.launch.nodes.nvml import Library
 from pytest_startup.launch.nodes.peers import Peers
 from pytest_startup.launch.nodes.pipe import LinkPump, Out
+from pytest_startup.launch.nodes.server import ServerEnding
 from pytest_startup.launch.process.keeper import Keeper, Spec
 from pytest_startup.launch.process.pump import Pump
 from pytest_startup.launch.process.watch import Watch
@@ -47,6 +48,7 @@ class NodeSpec(Spec):
     caller's. ``wanted``: locks to take here. ``alone``: we are in namespaces of our own (host name, /dev/shm).
     ``steps`` are run before the engine. ``docker``: the command that reaches the daemon of the engine's
     containers, which carry ``label``; empty: there are none. ``files``: paths in them whose hashes are wanted.
+    ``by_exec``: ``argv`` is a ``docker exec`` of the engine in a container that idles.
     ``sampled``: GPUs whose memory is sampled (indexes, UUIDs, or ``all``).
     """
 
@@ -64,6 +66,7 @@ class NodeSpec(Spec):
     docker: tuple[str, ...] = ()
     label: str = ""
     files: tuple[str, ...] = ()
+    by_exec: bool = False
     sampled: tuple[str, ...] = ()
 
 
@@ -144,6 +147,7 @@ class NodeKeeper(Keeper):
                     self.spec.files,
                     members["at"],
                     lambda seen: self._out.say("container", **seen),
+                    self.spec.by_exec,
                 )
                 self._inside.start()
         if event == "exit":
@@ -212,10 +216,15 @@ class NodeKeeper(Keeper):
     def _end(self, limit: float, give_up: float) -> None:
         if self._peers is not None:
             self._peers.stop()
+        server = self._inside.server() if self._inside is not None else None
         if self._inside is not None:
             self._inside.pause()
         self._memory.stop()
-        super()._end(limit, give_up)
+        if server is None or self._ending is not None:
+            super()._end(limit, give_up)
+            return
+        self._watch.pause()
+        self._ending = ServerEnding(server, self._watch.living, self._main, limit, give_up)
 
 
 def gpu_facts(nvml: Nvml) -> list[Fact]:

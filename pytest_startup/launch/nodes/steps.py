@@ -34,7 +34,7 @@ def _run_step(step: Mapping[str, Any], env: Mapping[str, str], cwd: str) -> None
     shown = str(step.get("shown") or " ".join(argv))[:120]
     failed, what = (StepFailed, "step") if step.get("shown") else (LaunchError, "the start of the idle container")
     while True:
-        code, said = _run(argv, env, cwd, max(1.0, end - time.monotonic()))
+        code, said = run(argv, env, cwd, max(1.0, end - time.monotonic()))
         if until is None and code == 0:
             return
         if until is not None and re.search(until, said):
@@ -55,7 +55,10 @@ def last_words(said: str) -> str:
     return lines[-1][-300:] if "Traceback (most recent call last):" in lines else " ".join(lines)[-300:]
 
 
-def _run(argv: Sequence[str], env: Mapping[str, str] | None, cwd: str, limit: float) -> tuple[int, str]:
+def run(
+    argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: str = "/", limit: float = _LIMIT
+) -> tuple[int, str]:
+    """Exit code and all that was said; -1 when it took longer than ``limit`` seconds."""
     try:
         done = subprocess.run(
             argv,
@@ -75,7 +78,7 @@ def _run(argv: Sequence[str], env: Mapping[str, str] | None, cwd: str, limit: fl
 
 def containers(docker: Sequence[str], label: str) -> tuple[list[str], str | None]:
     """Ids of our containers with this label; and why the daemon can't be asked, if it can't."""
-    code, said = _run([*docker, "ps", "-a", "-q", "--no-trunc", "--filter", f"label={label}"], None, "/", _LIMIT)
+    code, said = run([*docker, "ps", "-a", "-q", "--no-trunc", "--filter", f"label={label}"])
     return (said.split(), None) if code == 0 else ([], " ".join(said.split())[-200:])
 
 
@@ -85,19 +88,19 @@ def remove(docker: Sequence[str], label: str) -> list[list[Any]]:
     if why is not None:
         return [["", False, why]]
     if found:
-        _run([*docker, "rm", "-f", "-v", *found], None, "/", 2 * _LIMIT)
+        run([*docker, "rm", "-f", "-v", *found], limit=2 * _LIMIT)
     left, why = containers(docker, label)
     return [[one[:12], one not in left and why is None, why or ""] for one in found]
 
 
 def inspect(docker: Sequence[str], image: str, name: str) -> dict[str, Any]:
     """For the preflight: ``error`` of the daemon, ``image`` id, and what already has the ``name``."""
-    code, said = _run([*docker, "version", "--format", "{{.Server.Version}}"], None, "/", _LIMIT)
+    code, said = run([*docker, "version", "--format", "{{.Server.Version}}"])
     if code != 0:
         return {"error": " ".join(said.split())[-300:], "image": None, "taken": None}
-    code, said = _run([*docker, "image", "inspect", "-f", "{{.Id}}", image], None, "/", _LIMIT)
+    code, said = run([*docker, "image", "inspect", "-f", "{{.Id}}", image])
     found = said.strip() if code == 0 else None
-    code, said = _run(
+    code, said = run(
         [
             *docker,
             "ps",
@@ -108,8 +111,5 @@ def inspect(docker: Sequence[str], image: str, name: str) -> dict[str, Any]:
             "--format",
             "{{.Image}}, {{.Status}}",
         ],
-        None,
-        "/",
-        _LIMIT,
     )
     return {"error": None, "image": found, "taken": said.strip() or None if code == 0 else None}
