@@ -195,7 +195,7 @@ KILLS = [
 @LONG
 @pytest.mark.parametrize(("node", "victim", "seen"), KILLS)
 def test_a_process_that_is_killed_while_the_pair_starts(net, caches, tmp_path, node, victim, seen):
-    """What becomes of the engine is a race, up to a pair that serves with an orphan; the gate names the node at once."""
+    """What becomes of the engine is a race, up to a pair that serves with an orphan; the gate names the node."""
     with Gate(tmp_path, net, text=text(net, caches)) as run:
         logged(tmp_path, node, seen)
         everything = processes(run)
