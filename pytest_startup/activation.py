@@ -13,6 +13,7 @@ import pytest
 
 from pytest_startup.gate import Gate
 from pytest_startup.gating import Distributed, GatePlugin
+from pytest_startup.launch.container import pinning
 from pytest_startup.options import (
     REPORT_KINDS,
     Extensions,
@@ -59,7 +60,9 @@ def session_of(config: pytest.Config) -> Session:
             )
         except ProfileError as error:
             shown = shortest(path, config)
-            raise pytest.UsageError(*(p.shown(shown, error.syntax) for p in error.problems)) from None
+            told = [p.shown(shown, error.syntax) for p in error.problems]
+            pin = pinning.hint(error, os.environ)
+            raise pytest.UsageError(*told, *([pin] if pin else [])) from None
         if starts:
             require(needed_by(profile))
         return profile

@@ -1,25 +1,24 @@
-"""A ``docker run …`` command line, or a container as ``docker inspect`` shows it, taken apart; nothing is run."""
+"""A ``docker run …`` command line taken apart; nothing is run."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_startup.launch.container import podman
 from pytest_startup.profile.problems import nearest
-from pytest_startup.profile.units import shown_size, size
+from pytest_startup.profile.units import size
 
 #: Options that carry something over: long name → the key under which its values are kept.
 _KEPT = {
     "env": "env", "volume": "volume", "mount": "mount", "gpus": "gpus", "ulimit": "ulimit", "device": "device",
     "cap-add": "cap_add", "ipc": "ipc", "network": "network", "net": "network", "publish": "publish",
     "shm-size": "shm_size", "entrypoint": "entrypoint", "name": "name", "runtime": "runtime", "user": "user",
-    "workdir": "workdir", "memory": "memory",
+    "workdir": "workdir", "memory": "memory", "env-file": "env_file",
 }  # fmt: skip
-#: Options that become members of the API's HostConfig: long name → (member, form of the value).
+#: Options that become members of the API's HostConfig, or beside it: long name → (member, form of the value).
 HOST_CONFIG = {
     "add-host": ("ExtraHosts", "list"), "cap-drop": ("CapDrop", "list"), "cgroup-parent": ("CgroupParent", "text"),
     "cgroupns": ("CgroupnsMode", "text"), "cpu-period": ("CpuPeriod", "number"), "cpu-quota": ("CpuQuota", "number"),
@@ -33,6 +32,7 @@ HOST_CONFIG = {
     "security-opt": ("SecurityOpt", "list"),
     "sysctl": ("Sysctls", "mapping"), "tmpfs": ("Tmpfs", "tmpfs"), "userns": ("UsernsMode", "text"),
     "uts": ("UTSMode", "text"), "volumes-from": ("VolumesFrom", "list"), "isolation": ("Isolation", "text"),
+    "hostname": ("Hostname", "text"), "domainname": ("Domainname", "text"), "stop-signal": ("StopSignal", "text"),
 }  # fmt: skip
 #: Options that mean nothing to a gate that starts, follows, restarts and removes the container itself.
 _NEEDLESS = {"detach", "interactive", "tty", "rm", "sig-proxy", "quiet", "detach-keys", "attach", "pull"}
@@ -40,12 +40,24 @@ _NEEDLESS = {"detach", "interactive", "tty", "rm", "sig-proxy", "quiet", "detach
 _LOST = {
     "annotation", "blkio-weight", "blkio-weight-device", "cidfile", "cpu-count", "cpu-percent", "cpu-rt-period",
     "cpu-rt-runtime", "device-read-bps", "device-read-iops", "device-write-bps", "device-write-iops",
-    "disable-content-trust", "domainname", "env-file", "expose", "health-cmd", "health-interval", "health-retries",
-    "health-start-interval", "health-start-period", "health-timeout", "hostname", "io-maxbandwidth", "io-maxiops", "ip",
-    "ip6", "kernel-memory", "label", "label-file", "link", "link-local-ip", "log-driver", "log-opt", "mac-address",
-    "network-alias", "net-alias", "no-healthcheck", "platform", "publish-all", "restart", "stop-signal",
-    "stop-timeout", "storage-opt", "use-api-socket", "volume-driver",
+    "disable-content-trust", "expose", "health-cmd", "health-interval", "health-retries",
+    "health-start-interval", "health-start-period", "health-timeout", "io-maxbandwidth", "io-maxiops", "ip", "ip6",
+    "kernel-memory", "label", "label-file", "link", "link-local-ip", "log-driver", "log-opt", "mac-address",
+    "network-alias", "net-alias", "no-healthcheck", "platform", "publish-all", "restart", "stop-timeout",
+    "storage-opt", "use-api-socket", "volume-driver",
 }  # fmt: skip
+#: Why, beside that a profile has no such option; a name that ends with a hyphen stands for all that begin so.
+_WHY_LOST = {
+    "restart": "an engine that comes back by itself hides that it ended",
+    "health-": "the gate itself asks whether the engine is healthy",
+    "no-healthcheck": "the gate itself asks whether the engine is healthy",
+    "log-": "the log is read from the daemon, in its own format and whole",
+    "label": "the labels of the gate's containers are its own",
+    "platform": "an image id is of one platform",
+    "stop-timeout": "deadlines.stop is the limit",
+    "expose": "the port of the API is published by launch.port",
+    "publish-all": "the port of the API is published by launch.port",
+}
 _FLAGS = {
     "detach", "interactive", "tty", "rm", "init", "privileged", "read-only", "publish-all", "no-healthcheck",
     "oom-kill-disable", "sig-proxy", "quiet", "disable-content-trust", "use-api-socket",
@@ -81,10 +93,23 @@ class DockerRun:
         return values[-1] if values else None
 
 
+def why_lost(option: str) -> str:
+    """Of an entry of ``DockerRun.lost``."""
+    name = option.partition(" ")[0].lstrip("-")
+    found = (why for key, why in _WHY_LOST.items() if name == key or (key.endswith("-") and name.startswith(key)))
+    return next(found, "a profile has no such option")
+
+
+#: Stands for white space inside $(…), which is one word for a shell.
+_GLUE = "\ue000"
+
+
 def parse(command: str) -> DockerRun:
     """Take a command line apart. Raises NotDockerRun."""
+    text = command.replace("\\\n", " ")
+    text = re.sub(r"\$\([^()]*\)|`[^`]*`", lambda m: re.sub(r"\s+", _GLUE, m[0]), text)
     try:
-        words = shlex.split(command.replace("\\\n", " "), comments=True)
+        words = [word.replace(_GLUE, " ") for word in shlex.split(text, comments=True)]
     except ValueError as e:
         raise NotDockerRun(f"a quote is not closed ({e})") from None
     return parse_words(words)
@@ -111,9 +136,11 @@ def parse_words(words: Sequence[str]) -> DockerRun:
 def _after_run(words: list[str], run: DockerRun) -> list[str]:
     """The words behind ``docker run``; context and host given before it are kept."""
     while words and (
-        words[0] in ("sudo", "exec", "nohup", "time") or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*=.*", words[0])
+        words[0] in ("sudo", "exec", "nohup", "time", "env") or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*=.*", words[0])
     ):
         words.pop(0)
+        while words and words[0] in ("-E", "-n", "-H", "-i", "--preserve-env"):
+            words.pop(0)
     if not words or words[0].rpartition("/")[2] not in ("docker", "podman", "nerdctl"):
         raise NotDockerRun(f"expected docker run …; found {words[0] if words else 'nothing'}")
     words.pop(0)
@@ -196,77 +223,3 @@ def _host_config(name: str, value: str, run: DockerRun) -> None:
             run.host_config[member] = value
     except ValueError:
         raise NotDockerRun(f"--{name} {value} is not a number") from None
-
-
-#: What an image means that does not say it.
-_UNSAID = {"WorkingDir": "/"}
-
-
-def inspected(container: Mapping[str, Any], image: Mapping[str, Any]) -> DockerRun:
-    """The same parts of a container, from what inspecting it and its image answers. Image settings are left out."""
-    container = podman.asked_for(container)
-    config, host = container["Config"], container["HostConfig"]
-    base = image.get("Config") or {}
-    run = DockerRun(image=str(container["Image"]), args=list(config.get("Cmd") or []))
-    if config.get("Cmd") == base.get("Cmd"):
-        run.args = []
-    if list(config.get("Entrypoint") or []) != list(base.get("Entrypoint") or []):
-        entrypoint = list(config.get("Entrypoint") or [])
-        run.kept["entrypoint"] = entrypoint[:1] or [""]
-        run.args = [*entrypoint[1:], *run.args]
-    run.kept["env"] = [e for e in config.get("Env") or [] if e not in (base.get("Env") or [])]
-    run.kept["name"] = [str(container.get("Name", "")).lstrip("/")]
-    for key, member in (("user", "User"), ("workdir", "WorkingDir")):
-        if config.get(member) and config[member] != (base.get(member) or _UNSAID.get(member)):
-            run.kept[key] = [str(config[member])]
-    run.kept["volume"] = list(host.get("Binds") or [])
-    run.kept["mount"] = [_mount(m) for m in host.get("Mounts") or []]
-    run.kept["gpus"] = [_gpu_request(r) for r in host.get("DeviceRequests") or []]
-    run.kept["ulimit"] = [f"{u['Name']}={u['Soft']}:{u['Hard']}" for u in host.get("Ulimits") or []]
-    run.kept["device"] = [
-        ":".join([d["PathOnHost"], d["PathInContainer"], d.get("CgroupPermissions") or "rwm"])
-        for d in host.get("Devices") or []
-    ]
-    run.kept["cap_add"] = list(host.get("CapAdd") or [])
-    for key, member, usual in (
-        ("ipc", "IpcMode", "private"),
-        ("network", "NetworkMode", "default"),
-        ("runtime", "Runtime", "runc"),
-    ):
-        if host.get(member) and host[member] != usual:
-            run.kept[key] = [str(host[member])]
-    if host.get("ShmSize") not in (None, 0, 64 << 20):
-        run.kept["shm_size"] = [shown_size(host["ShmSize"])]
-    if host.get("Memory"):
-        run.kept["memory"] = [shown_size(host["Memory"])]
-    run.kept["publish"] = [
-        ":".join(p for p in (b.get("HostIp"), b.get("HostPort") or "", inside.partition("/")[0]) if p)
-        for inside, bindings in (host.get("PortBindings") or {}).items()
-        for b in bindings or []
-    ]
-    run.init = bool(host.get("Init"))
-    usual_members: dict[str, Any] = {
-        "CgroupnsMode": ("host", "private"),
-        "OomScoreAdj": (0,),
-        "MemorySwap": (2 * (host.get("Memory") or 0),),
-    }
-    for member, _ in HOST_CONFIG.values():
-        value = host.get(member)
-        if value and value not in usual_members.get(member, ()):
-            run.host_config[member] = value
-    run.kept = {key: values for key, values in run.kept.items() if (values and values != [""]) or key == "entrypoint"}
-    if (policy := (host.get("RestartPolicy") or {}).get("Name")) not in (None, "", "no"):
-        run.lost.append(f"--restart {policy}")
-    return run
-
-
-def _mount(mount: Mapping[str, Any]) -> str:
-    parts = [f"type={mount['Type']}", f"source={mount.get('Source', '')}", f"target={mount['Target']}"]
-    return ",".join([*parts, "readonly"] if mount.get("ReadOnly") else parts)
-
-
-def _gpu_request(request: Mapping[str, Any]) -> str:
-    ids = request.get("DeviceIDs")
-    if ids:
-        return "device=" + ",".join(ids)
-    return "all" if request.get("Count", -1) == -1 else str(request["Count"])

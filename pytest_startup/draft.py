@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_startup import dockerrun
 from pytest_startup.dockerrun import DockerRun
+from pytest_startup.draftoptions import Options
+from pytest_startup.launch.container.pinning import Named
 from pytest_startup.redact import Redactor, names_secret
 
 PLACEHOLDER = "0" * 64
@@ -24,8 +26,10 @@ _SERVERS = (
 )
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 #: First words that are a program and no model.
-_PROGRAM = re.compile(r"python[\d.]*|env|numactl|taskset|nice|tini|dumb-init|uv|.*\.(py|sh)")
-_FILE_NAME = re.compile(r".*\.(py|json|jinja|yaml|yml|toml|txt|so|sh|conf|pth)")
+_PROGRAM = re.compile(
+    r"python[\d.]*|env|numactl|taskset|nice|tini|dumb-init|uv|ray|torchrun|mpirun|accelerate|trtllm-serve|tritonserver"
+    r"|.*\.(py|sh)"
+)
 
 
 @dataclass
@@ -37,14 +41,23 @@ class Draft:
     notes: list[str] = field(default_factory=list)
 
 
-def from_run(run: DockerRun, environ: Mapping[str, str], folder: Path, name: str | None = None) -> Draft:
-    """The profile of a ``docker run``. Relative and ``~`` paths count from ``folder`` and ``$HOME`` of ``environ``."""
-    return _Maker(run, environ, folder).make(name)
+def from_run(
+    run: DockerRun,
+    environ: Mapping[str, str],
+    folder: Path,
+    name: str | None = None,
+    look_up: Callable[[str], Named | None] | None = None,
+) -> Draft:
+    """The profile of a ``docker run``. Relative and ``~`` paths count from ``folder`` and ``$HOME`` of ``environ``.
+    ``look_up``: which image a tag names now."""
+    return _Maker(run, environ, folder, look_up or (lambda _: None)).make(name)
 
 
 class _Maker:
-    def __init__(self, run: DockerRun, environ: Mapping[str, str], folder: Path) -> None:
-        self.run, self.environ, self.folder = run, environ, folder
+    def __init__(
+        self, run: DockerRun, environ: Mapping[str, str], folder: Path, look_up: Callable[[str], Named | None]
+    ) -> None:
+        self.run, self.environ, self.folder, self.look_up = run, environ, folder, look_up
         self.draft = Draft()
         self.note = self.draft.notes.append
 
@@ -62,10 +75,11 @@ class _Maker:
         if not words and kind is None and command in (["sleep", "infinity"], ["sleep", "inf"]):
             self.note("the container idles; give launch.container.exec_command, the words that start the engine in it")
         engine = self.engine(kind or ("sglang" if "sglang" in run.image else "vllm"), words)
-        self.options(container)
+        Options(run, self.folder, self.note, self.text, self.path).into(container, self.address)
+        self.visible(engine.get("env", {}), container)
         launch: dict[str, Any] = {"container": container, **self.address}
         for lost in run.lost:
-            self.note(f"{Redactor().text(lost)} is not carried over: a profile has no such option")
+            self.note(f"{Redactor().text(lost)} is not carried over: {dockerrun.why_lost(lost)}")
         title = (
             name or run.last("name") or re.sub(r"[^A-Za-z0-9._-]+", "-", engine["model"].rpartition("/")[2]) or "engine"
         )
@@ -86,6 +100,14 @@ class _Maker:
                 f"{name} can't be resolved; write launch.container.image itself, as docker image inspect prints it"
             )
             return f"sha256:{PLACEHOLDER}"
+        found = self.look_up(name)
+        if found is not None and found.id is not None:
+            pinned = next(iter(found.digests), found.id)
+            self.note(f"{name} is a tag, and a tag can move; what it names now is pinned: {pinned}")
+            self.draft.remarks["launch.container.image"] = f"{name} of the day on which this was written"
+            return pinned
+        if found is not None:
+            self.note(f"{name} is not there: {found.docker} pull {name}")
         self.note(
             f"{name} is a tag, and a tag can move; give launch.container.image the id that this prints: "
             f"docker image inspect -f '{{{{.Id}}}}' {name}"
@@ -180,7 +202,9 @@ class _Maker:
         return engine
 
     def env(self) -> dict[str, str]:
-        out = {}
+        out: dict[str, str] = {}
+        for name in self.run.kept.get("env_file", ()):
+            out |= self.env_file(name)
         for entry in self.run.kept.get("env", ()):
             key, equals, value = entry.partition("=")
             if not equals:
@@ -191,6 +215,37 @@ class _Maker:
             else:
                 out[key] = self.text(value, f"-e {key}")
         return out
+
+    def env_file(self, name: str) -> dict[str, str]:
+        """What ``--env-file`` reads: lines as they stand, nothing is expanded in them."""
+        path = Path(self.folder, self.path(name))
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "no UTF-8 text"
+            self.note(f"--env-file {name} can't be read ({why}); give its variables in engine.env")
+            return {}
+        out = {}
+        for line in (one.lstrip() for one in lines):
+            key, equals, value = line.partition("=")
+            if not line or line.startswith("#"):
+                continue
+            if not equals and key in self.environ:
+                out[key] = f"${{{key}}}"
+                self.note(f"{key} is taken from the environment of pytest, as docker run did")
+            elif equals and (names_secret(key) or Redactor().text(value) != value):
+                out[key] = self.secret(key, value, f"{key} in {name}")
+            elif equals:
+                out[key] = value.replace("${", "$${")
+        return out
+
+    def visible(self, env: Mapping[str, str], container: Mapping[str, Any]) -> None:
+        """GPUs that a variable gives to the container instead of ``--gpus``: they are to be locked."""
+        given = env.get("NVIDIA_VISIBLE_DEVICES", "")
+        if "gpus" in container or not re.fullmatch(r"all|\d+(,\d+)*|(GPU|MIG)-[^,$]+(,(GPU|MIG)-[^,$]+)*", given):
+            return
+        self.address["gpus"] = given if given == "all" else [int(g) if g.isdigit() else g for g in given.split(",")]
+        self.note(f"NVIDIA_VISIBLE_DEVICES={given} gives these GPUs to the container; launch.gpus names them, too")
 
     def secret(self, name: str, value: str, where: str) -> str:
         """``${VAR}`` instead of a secret's value."""
@@ -222,141 +277,23 @@ class _Maker:
             self.note(f"{text} was resolved to {out}")
         return out.replace("${", "$${")
 
-    def options(self, container: dict[str, Any]) -> None:
-        run = self.run
-        for entry in run.kept.get("volume", ()):
-            self.volume(entry, container)
-        for entry in run.kept.get("mount", ()):
-            self.mount(entry, container)
-        if (gpus := run.last("gpus")) is not None:
-            container["gpus"] = self.gpus(gpus)
-        limits = dict(entry.partition("=")[::2] for entry in run.kept.get("ulimit", ()))
-        if limits:
-            container["ulimits"] = {
-                k: (v.partition(":")[0] if len(set(v.split(":"))) == 1 else v) for k, v in limits.items()
-            }
-        for key, target in (("device", "devices"), ("cap_add", "cap_add")):
-            if key in run.kept:
-                container[target] = [_short_device(v) for v in dict.fromkeys(run.kept[key])]
-        for key, target in (
-            ("network", "network"),
-            ("ipc", "ipc"),
-            ("shm_size", "shm_size"),
-            ("runtime", "runtime"),
-            ("user", "user"),
-            ("workdir", "working_dir"),
-            ("memory", "memory"),
-            ("name", "name"),
-        ):
-            if (value := run.last(key)) is not None:
-                container[target] = value
-        if "name" in container:
-            self.note(
-                f"a container named {container['name']} that is not ours stops the gate; "
-                "remove it before, or leave launch.container.name out"
-            )
-        if run.init:
-            container["init"] = True
-        if run.docker_host:
-            container["docker_host"] = run.docker_host
-        elif run.context:
-            container["context"] = run.context
-        if run.host_config:
-            container["engine_options"] = run.host_config
-        self.ports()
-
-    def ports(self) -> None:
-        published = self.run.kept.get("publish", [])
-        for entry in published:
-            host_part, _, inside = entry.partition("/")[0].rpartition(":")
-            outside = host_part.rpartition(":")[2]
-            if len(published) > 1 and inside != str(self.address.get("port", 8000)):
-                self.note(f"-p {entry} is not carried over: only the port of the API is published")
-                continue
-            self.address["port"] = int(outside) if outside.isdigit() else "auto"
-            if outside != inside:
-                self.note(f"-p {entry}: the API is told to listen on the port of launch.port, which is published")
-            if "host" in self.address:
-                del self.address["host"]
-        if "port" not in self.address:
-            self.address["port"] = "auto"
-
-    def volume(self, entry: str, container: dict[str, Any]) -> None:
-        parts = entry.split(":")
-        if len(parts) < 2:
-            self.note(f"-v {entry} is not carried over: an anonymous volume is gone with its container")
-            return
-        options = set(parts[2].split(",")) if len(parts) > 2 else set()
-        for odd in sorted(options - {"ro", "rw"}):
-            self.note(f"-v {entry}: the option {odd} is not carried over")
-        self.bind(parts[0], parts[1], "ro" in options, container)
-
-    def mount(self, entry: str, container: dict[str, Any]) -> None:
-        pairs = {k: v for k, _, v in (p.partition("=") for p in entry.split(","))}
-        source = pairs.get("source", pairs.get("src", ""))
-        target = pairs.get("target", pairs.get("dst", pairs.get("destination", "")))
-        if pairs.get("type", "volume") not in ("bind", "volume") or not source or not target:
-            self.note(f"--mount {entry} is not carried over")
-            return
-        self.bind(source, target, any(pairs.get(k) in ("", "true", "1") for k in ("readonly", "ro")), container)
-
-    def bind(self, source: str, target: str, read_only: bool, container: dict[str, Any]) -> None:
-        """A folder or volume becomes a volume, a file is pinned by its hash."""
-        host = self.path(source)
-        path = Path(self.folder, host)
-        if path.is_file() or (not path.exists() and "/" in source and _FILE_NAME.fullmatch(path.name)):
-            row: dict[str, Any] = {"host": host if host.startswith("/") else str(path), "path": target}
-            if path.is_file():
-                row["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-            else:
-                self.note(f"{host} is not here, so it could not be pinned; add its sha256")
-            if not read_only:
-                row["read_only"] = False
-            container.setdefault("files", []).append(row)
-            return
-        if not host.startswith("/") and "/" in host:
-            host = str(path)
-        if host in container.get("volumes", {}):
-            self.note(f"{host} is mounted a second time, at {target}; that is not carried over")
-            return
-        container.setdefault("volumes", {})[host] = target + (":ro" if read_only else "")
-
-    def gpus(self, value: str) -> Any:
-        text = value.strip("\"'")
-        if text == "all":
-            return "all"
-        pairs = re.findall(r"(?:^|,)device=([^=]+?)(?=,[a-z]+=|$)", text)
-        if pairs:
-            return [int(g) if g.isdigit() else g for g in pairs[0].strip("\"'").split(",")]
-        if text.isdigit():
-            self.note(f"--gpus {text} leaves the choice to the daemon; the first {text} are named instead")
-            return list(range(int(text))) or "all"
-        self.note(f"--gpus {value} is not understood; all are given")
-        return "all"
-
     def caches(self, engine: Mapping[str, Any], container: Mapping[str, Any]) -> dict[str, Any]:
-        """vLLM's compile cache, if it lies on a volume of the host."""
+        """vLLM's compile cache, if it lies on a volume."""
         root = engine.get("env", {}).get("VLLM_CACHE_ROOT", "/root/.cache/vllm")
         for host, target in container.get("volumes", {}).items():
             inside = target.partition(":")[0].rstrip("/")
-            if host.startswith("/") and (root == inside or root.startswith(inside + "/")):
-                return {
-                    "compile-cache": {
-                        "path": f"{host.rstrip('/')}{root[len(inside) :]}/torch_compile_cache",
-                        "kind": "compile",
-                    }
-                }
+            if root != inside and not root.startswith(inside + "/"):
+                continue
+            place = {"container": f"{root}/torch_compile_cache"}
+            if host.startswith("/"):
+                place = {"path": f"{host.rstrip('/')}{root[len(inside) :]}/torch_compile_cache"}
+            return {"compile-cache": {**place, "kind": "compile"}}
         if engine["kind"] == "vllm":
             self.note(
                 f"no volume holds {root}: a fresh container compiles everything again, "
                 "and the check artifacts can see no cache"
             )
         return {}
-
-
-def _short_device(value: str) -> str:
-    host, _, rest = value.partition(":")
-    return host if rest in (host, f"{host}:rwm") else value
 
 
 def _expectations(draft: Draft, kinds: list[str]) -> None:

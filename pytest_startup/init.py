@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_startup import dockerrun
+from pytest_startup import dockerinspect, dockerrun
 from pytest_startup.draft import Draft, from_run
 from pytest_startup.draftyaml import render
+from pytest_startup.launch.container import pinning
 
 if TYPE_CHECKING:
     from pytest_startup.launch.container.address import Address
@@ -117,10 +118,17 @@ class _NoContainer(Exception):
 
 def _draft(given: argparse.Namespace, environ: Mapping[str, str]) -> Draft | None:
     if given.from_docker_run is not None:
-        return from_run(dockerrun.parse(given.from_docker_run), environ, Path.cwd(), given.name)
+        run = dockerrun.parse(given.from_docker_run)
+        return from_run(
+            run,
+            environ,
+            Path.cwd(),
+            given.name,
+            lambda tag: pinning.look_up(tag, run.docker_host, run.context, environ),
+        )
     if given.from_container is not None:
         container, image, address = inspect(given.from_container, environ)
-        draft = from_run(dockerrun.inspected(container, image), environ, Path.cwd(), given.name)
+        draft = from_run(dockerinspect.inspected(container, image), environ, Path.cwd(), given.name)
         if address.named:
             draft.notes.append(
                 f"read from the container engine at {address}, which the profile does not name: pytest asks the same "

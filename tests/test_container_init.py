@@ -6,7 +6,7 @@ import hashlib
 import subprocess
 import sys
 
-from helpers_docker import TESTS, docker_context, gate, gate_env
+from helpers_docker import TESTS, docker_context, gate, gate_env, gate_yaml
 
 from pytest_startup import init
 from pytest_startup.profile.load import load
@@ -48,6 +48,38 @@ def test_the_daemon_that_is_asked(engine, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("DOCKER_HOST")
     monkeypatch.setenv("DOCKER_CONTEXT", "unknown")
     assert ask() == (2, "pytest-startup init: DOCKER_CONTEXT: no Docker context 'unknown' (known: dead, tests)\n")
+
+
+def test_a_tag(engine, tmp_path, monkeypatch, capsys):
+    """A profile with a tag is refused, and says the id to pin; ``init`` pins it."""
+    engine.docker("tag", engine.image, "org/serving:1")
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(gate_yaml(engine).replace(engine.image, "org/serving:1"))
+    (tmp_path / "test_mine.py").write_text("def test_mine(): pass\n")
+
+    def refused() -> list[str]:
+        done = subprocess.run(gate(tmp_path), cwd=tmp_path, env=gate_env(), capture_output=True, text=True, check=False)
+        assert done.returncode == 4
+        return [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line]
+
+    first, second = refused()
+    assert first.startswith("profile.yaml:10: launch.container.image: org/serving:1 is a tag, and a tag can move; ")
+    assert second == (f"launch.container.image: org/serving:1 is now {engine.image}; pin that, if it is the right one")
+    profile.write_text(gate_yaml(engine).replace(engine.image, "org/serving:2"))
+    assert refused()[1] == (
+        "launch.container.image: org/serving:2 is not there, and nothing is pulled by itself; pull it: "
+        f"docker -H {engine.url} pull org/serving:2"
+    )
+    profile.write_text(gate_yaml(engine).replace(engine.image, "org/serving:1").replace(engine.url, "unix:///none"))
+    (only,) = refused()
+    assert only.startswith("profile.yaml:10: launch.container.image: org/serving:1 is a tag")
+
+    monkeypatch.setenv("DOCKER_HOST", engine.url)
+    assert init.main(["--from-docker-run", "docker run org/serving:1 m"]) == 0
+    out, err = capsys.readouterr()
+    assert f"    image: {engine.image}\n" in out
+    assert f"note: org/serving:1 is a tag, and a tag can move; what it names now is pinned: {engine.image}\n" in err
+    engine.docker("rmi", "org/serving:1")
 
 
 #: The stand-in engine under the name by which servers are known.

@@ -289,7 +289,7 @@ def test_a_missing_image_is_never_pulled(engine, launcher, tmp_path):
 
 def test_what_can_not_be_started_leaves_nothing(engine, launcher, tmp_path):
     profile = container_profile(engine, tmp_path, entrypoint=("/no/such/program",))
-    with pytest.raises(LaunchError, match=r"reference is not started: the container engine refused: .*no such file"):
+    with pytest.raises(LaunchError, match=r"container.entrypoint: the container engine refused: .*no such file"):
         launcher.start(container_plan(profile))
     assert engine.labelled() == []
     profile = container_profile(engine, tmp_path, volumes={str(tmp_path / "missing"): "/cache"})

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytest_startup.launch.container import options
-from pytest_startup.launch.container.checks import Checks, explain_refusal, left_out
+from pytest_startup.launch.container.checks import Checks
 from pytest_startup.launch.container.facts import file_problems
+from pytest_startup.launch.container.refusals import explain_refusal, left_out, unknown_members
 from pytest_startup.profile.model import ContainerFile, ContainerLaunch, Engine, Launch, Profile
 
 IMAGE = "sha256:" + "a" * 64
@@ -86,6 +87,22 @@ def test_everything():
         "Init": True,
         "DeviceRequests": [{"Driver": "", "Capabilities": [["gpu"]], "Count": -1}],
     }
+
+
+def test_members_beside_hostconfig_and_cdi_devices():
+    """``docker run --device nvidia.com/gpu=all`` is a request for devices of the driver cdi."""
+    given = {"Hostname": "n1", "StopSignal": "SIGINT", "Healthcheck": {"Test": ["NONE"]}, "CpusetCpus": "0"}
+    container = ContainerLaunch(
+        IMAGE, network="host", gpus=("0",), devices=("nvidia.com/gpu=all", "/dev/a"), engine_options=given
+    )
+    body = options.body(profile(container), ("m",), {}, 8000, {})
+    assert (body["Hostname"], body["StopSignal"], body["Healthcheck"]) == ("n1", "SIGINT", {"Test": ["NONE"]})
+    assert set(body["HostConfig"]) == {"CpusetCpus", "Mounts", "NetworkMode", "Devices", "DeviceRequests"}
+    assert [device["PathOnHost"] for device in body["HostConfig"]["Devices"]] == ["/dev/a"]
+    assert body["HostConfig"]["DeviceRequests"] == [
+        {"Driver": "", "Capabilities": [["gpu"]], "DeviceIDs": ["0"]},
+        {"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]},
+    ]
 
 
 def test_an_ephemeral_port_is_the_daemon_s_choice():
@@ -184,6 +201,46 @@ def test_a_daemon_without_a_gpu_runtime(said):
         "Container Toolkit (Debian, Ubuntu: apt-get install nvidia-container-toolkit), then nvidia-ctk runtime "
         f"configure --runtime=docker, and restart the daemon; the daemon said: {said}"
     )
+
+
+def test_a_daemon_without_cdi():
+    said = 'could not select device driver "cdi" with capabilities: []'
+    text = explain_refusal(said, profile(ContainerLaunch(IMAGE, devices=("/dev/a", "nvidia.com/gpu=all"))))
+    assert text.startswith("p.yaml:5: the container asks for GPUs (nvidia.com/gpu=all), and the daemon has no working")
+
+
+@pytest.mark.parametrize(
+    ("said", "key"),
+    [
+        ('invalid CapAdd: unknown capability: "CAP_IPC_LOK"', "cap_add"),
+        ('error gathering device information while adding device "/dev/x": no such file or directory', "devices"),
+        ("failed to create shim task: … setting rlimits for ready process: error setting rlimit type 8", "ulimits"),
+        ("unable to find user nosuch: no matching entries in passwd file", "user"),
+        ("network nosuch not found", "network"),
+        ("Minimum memory limit allowed is 6MB", "memory"),
+        ('exec: "nosuch": executable file not found in $PATH: unknown', "command"),
+        ("json: cannot unmarshal number into Go struct field HostConfig.HostConfig.CpusetCpus of type string",
+         "engine_options.CpusetCpus"),
+    ],
+)  # fmt: skip
+def test_what_a_refusal_is_about(said, key):
+    container = ContainerLaunch(IMAGE, engine_options={"Binds": [], "CpusetCpus": 3})
+    assert (
+        explain_refusal(said, profile(container))
+        == f"p.yaml:5: launch.container.{key}: the container engine refused: {said}"
+    )
+
+
+def test_a_member_of_which_the_daemon_knows_nothing():
+    """dockerd takes any JSON; a misspelt limit would simply not be there."""
+    given = {"CpusetCpu": "0", "pidslimit": 5, "Annotations": {}, "Hostname": "n1"}
+    container = profile(ContainerLaunch(IMAGE, engine_options=given))
+    asked = options.host_config(container, 8000)
+    assert unknown_members(container, asked, {"CpusetCpus": "", "PidsLimit": 5, "CpusetMems": ""}) == [
+        "p.yaml:5: the daemon knows no member CpusetCpu of HostConfig, and leaves it out without a word; did you mean "
+        "CpusetCpus?"
+    ]
+    assert unknown_members(container, asked, {"PidsLimit": 5, "CpusetCpu": "0"}) == []
 
 
 def test_any_other_refusal_is_the_daemon_s_own_text():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shlex
 from pathlib import Path
@@ -13,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_startup import init
-from pytest_startup.dockerrun import inspected, parse
+from pytest_startup.dockerinspect import inspected
+from pytest_startup.dockerrun import parse
 from pytest_startup.draft import Draft, from_run
 from pytest_startup.draftyaml import render
+from pytest_startup.launch.container.pinning import Named
 from pytest_startup.profile.load import load, load_bytes
 from pytest_startup.profile.model import ContainerFile, Profile
 from pytest_startup.profile.resolve import names_in
@@ -101,6 +104,15 @@ OPTIONS: list[tuple[str, str, Any]] = [
     ("--gpus '\"device=0,1\"'", "gpus", ("0", "1")),
     ("--gpus device=GPU-1a2b", "gpus", ("GPU-1a2b",)),
     ("--gpus 2", "gpus", ("0", "1")),
+    ("--gpus device=0,1", "gpus", ("0", "1")),
+    ("--gpus '\"device=0,1\",\"capabilities=compute,utility\"'", "gpus", ("0", "1")),
+    ("--gpus 'all,\"capabilities=compute,utility\"'", "gpus", ("all",)),
+    ("--gpus count=2,driver=nvidia", "gpus", ("0", "1")),
+    ("--device nvidia.com/gpu=all --device /dev/a", "devices", ("nvidia.com/gpu=all", "/dev/a")),
+    ("--shm-size 10.24g", "shm_size", "10.24g"),
+    ("-u $(id -u):`id -g`", "user", f"{os.getuid()}:{os.getgid()}"),
+    ("-h node1 --domainname d --stop-signal SIGINT", "engine_options", {"Hostname": "node1", "Domainname": "d", "StopSignal": "SIGINT"}),
+    ("--mount type=tmpfs,dst=/x,tmpfs-size=1g,tmpfs-mode=1777 --mount type=tmpfs,target=/y --tmpfs /z", "engine_options", {"Tmpfs": {"/x": "size=1g,mode=1777", "/y": "", "/z": ""}}),
     ("-it --rm --shm-size=16g", "shm_size", "16g"),
     ("-u 1000:1000", "user", "1000:1000"),
     ("--workdir /w", "working_dir", "/w"),
@@ -169,17 +181,71 @@ def test_published_ports(options: str, port: int | None) -> None:
     assert loaded(f"docker run {options} {ID} m").launch.port == port
 
 
+def test_variables_from_a_file(tmp_path: Path) -> None:
+    """As docker reads it: nothing is expanded, ``-e`` comes after it, a name alone is taken from the environment."""
+    (tmp_path / "vllm.env").write_text(
+        f"# c\n\n  A=b # not a comment\nQ='q'\nL=${{X}}$Y\nHF_TOKEN={TOKEN}\nHOME\nUNSET\nE=1\n"
+    )
+    draft = from_run(parse(f"docker run --env-file vllm.env -e E=2 {ID} m"), ENVIRON, tmp_path)
+    text = render(draft)
+    assert TOKEN not in text
+    profile = load_bytes(text.encode(), Path("/p.yaml"), {"HF_TOKEN": "<token>", "HOME": "/home/op"})
+    assert profile.engine.env == {
+        "A": "b # not a comment", "Q": "'q'", "L": "${X}$Y", "HF_TOKEN": "<token>", "HOME": "/home/op", "E": "2",
+    }  # fmt: skip
+    assert (
+        "the value of HF_TOKEN in vllm.env is a secret and was left out; set HF_TOKEN in the environment of pytest"
+        in draft.notes
+    )
+
+
+def test_a_tag_is_pinned_where_a_daemon_knows_it() -> None:
+    def image_of(named: Named | None) -> tuple[str, list[str]]:
+        draft = from_run(parse("docker run org/img:1 m"), ENVIRON, Path("/work-here"), look_up=lambda _: named)
+        return draft.data["launch"]["container"]["image"], draft.notes
+
+    image, notes = image_of(Named(ID, (), "docker"))
+    assert image == ID
+    assert f"org/img:1 is a tag, and a tag can move; what it names now is pinned: {ID}" in notes
+    assert image_of(Named(ID, (f"org/img@{ID}",), "docker"))[0] == f"org/img@{ID}"
+    image, notes = image_of(Named(None, (), "docker -H unix:///x"))
+    assert image == "sha256:" + "0" * 64
+    assert "org/img:1 is not there: docker -H unix:///x pull org/img:1" in notes
+    assert image_of(None)[0] == "sha256:" + "0" * 64
+
+
+def test_a_compile_cache_in_a_named_volume() -> None:
+    (cache,) = loaded(f"docker run -v vllm:/root/.cache {ID} m").caches
+    assert (cache.name, cache.container) == ("compile-cache", "/root/.cache/vllm/torch_compile_cache")
+
+
+@pytest.mark.parametrize(
+    ("given", "gpus"),
+    [("0,1", ("0", "1")), ("all", ("all",)), ("GPU-1a,GPU-2b", ("GPU-1a", "GPU-2b")), ("none", ()), ("$X", ())],
+)
+def test_gpus_that_a_variable_gives_are_locked(given: str, gpus: tuple[str, ...]) -> None:
+    profile = loaded(f"docker run --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES={given} {ID} m")
+    assert profile.launch.gpus == gpus
+
+
 #: What can't be carried over, or must be looked at, is said.
 NOTES = [
+    (f"docker run --gpus 'all,capabilities=utility' {ID} m", "--gpus all,capabilities=utility: capabilities=utility is not carried over"),
+    (f"docker run --gpus some {ID} m", "--gpus some is not understood; all are given"),
+    (f"docker run --env-file no.env {ID} m", "--env-file no.env can't be read (No such file or directory); give its variables in engine.env"),
+    (f"docker run -p 8000-8002:8000-8002 {ID} m", "-p 8000-8002:8000-8002 names more than one port; give launch.port"),
+    (f"docker run {ID} bash -c 'ray start --head'", "no known server in ray start; see that launch.container.command ends where the engine's own arguments begin"),
+    (f"docker run --platform linux/amd64 {ID} m", "--platform linux/amd64 is not carried over: an image id is of one platform"),
+    (f"docker run --health-cmd true {ID} m", "--health-cmd true is not carried over: the gate itself asks whether the engine is healthy"),
     ("docker run vllm/vllm-openai:latest m", "vllm/vllm-openai:latest is a tag, and a tag can move; give launch.container.image the id that this prints: docker image inspect -f '{{.Id}}' vllm/vllm-openai:latest"),
     ("docker run $IMG m", "$IMG can't be resolved; write launch.container.image itself, as docker image inspect prints it"),
     (f"docker run {ID} m --tensor-parallel-size $(nproc)", "$(nproc) in an argument is passed on as it stands: nothing goes through a shell here"),
-    (f"docker run --restart always --label a=b {ID} m", "--restart always is not carried over: a profile has no such option"),
-    (f"docker run -l a=b {ID} m", "--label a=b is not carried over: a profile has no such option"),
+    (f"docker run --restart always --label a=b {ID} m", "--restart always is not carried over: an engine that comes back by itself hides that it ended"),
+    (f"docker run -l a=b {ID} m", "--label a=b is not carried over: the labels of the gate's containers are its own"),
     (f"docker run -v /data {ID} m", "-v /data is not carried over: an anonymous volume is gone with its container"),
     (f"docker run -v /a:/b:z {ID} m", "-v /a:/b:z: the option z is not carried over"),
     (f"docker run -v /a:/b -v /a:/c {ID} m", "/a is mounted a second time, at /c; that is not carried over"),
-    (f"docker run --mount type=tmpfs,target=/x {ID} m", "--mount type=tmpfs,target=/x is not carried over"),
+    (f"docker run --mount type=npipe,source=a,target=/x {ID} m", "--mount type=npipe,source=a,target=/x is not carried over"),
     (f"docker run -v $DATA/x:/x {ID} m", "$DATA/x can't be resolved; write the path itself"),
     (f"docker run {ID}", "no model on the command line; give engine.model"),
     (f"docker run {ID} python3 /opt/own.py --model m", "no known server in python3 /opt/own.py; see that launch.container.command ends where the engine's own arguments begin"),
@@ -223,6 +289,7 @@ def test_context_and_sudo() -> None:
     container = loaded(f"sudo DOCKER_X=1 docker --context far run {ID} m").launch.container
     assert container is not None
     assert container.context == "far"
+    assert loaded(f"sudo -E docker run {ID} m").engine.model == "m"
     container = loaded(f"docker -H unix:///x.sock container run {ID} m").launch.container
     assert container is not None
     assert container.docker_host == "unix:///x.sock"
@@ -241,6 +308,9 @@ CONTAINER_ATTRS = {
         "Entrypoint": ["vllm", "serve"],
         "WorkingDir": "/vllm",
         "User": "",
+        "Hostname": "this-host",
+        "StopSignal": "SIGINT",
+        "Healthcheck": {"Test": ["CMD-SHELL", "true"]},
     },
     "HostConfig": {
         "Binds": ["/srv/cache:/root/.cache:rw"],
@@ -263,6 +333,7 @@ CONTAINER_ATTRS = {
         "SecurityOpt": ["label=disable"],
         "RestartPolicy": {"Name": "always"},
         "PortBindings": {},
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m"}},
         "Init": None,
     },
 }
@@ -285,8 +356,34 @@ def test_a_container_as_inspected() -> None:
     assert container.devices == ("/dev/infiniband",)
     assert (container.ipc, container.network, container.cap_add) == ("host", "host", ("SYS_NICE",))
     assert (container.shm_size, container.memory, container.runtime, container.init) == ("128m", "512m", None, False)
-    assert container.engine_options == {"Privileged": True, "SecurityOpt": ["label=disable"]}
-    assert "--restart always is not carried over: a profile has no such option" in draft.notes
+    assert container.engine_options == {"Privileged": True, "SecurityOpt": ["label=disable"], "StopSignal": "SIGINT"}
+    assert (
+        "--log-opt max-size=10m is not carried over: the log is read from the daemon, in its own format and whole"
+        in draft.notes
+    )
+    assert "--health-cmd is not carried over: the gate itself asks whether the engine is healthy" in draft.notes
+    assert (
+        "--restart always is not carried over: an engine that comes back by itself hides that it ended" in draft.notes
+    )
+
+
+@pytest.mark.parametrize(("hostname", "kept"), [("0123456789ab", False), ("node1", True)])
+def test_the_host_name_of_a_container(hostname: str, kept: bool) -> None:
+    """Only one that was asked for; with the host's network it is the host's own (above)."""
+    attrs = {
+        **CONTAINER_ATTRS,
+        "Id": "0123456789ab" + "0" * 52,
+        "Config": {**CONTAINER_ATTRS["Config"], "Hostname": hostname},
+        "HostConfig": {
+            **CONTAINER_ATTRS["HostConfig"],
+            "NetworkMode": "bridge",
+            "DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=0"]}],
+        },
+    }
+    run = inspected(attrs, IMAGE_ATTRS)
+    assert ("Hostname" in run.host_config) is kept
+    assert run.kept["device"] == ["/dev/infiniband:/dev/infiniband:rwm", "nvidia.com/gpu=0"]
+    assert "gpus" not in run.kept
 
 
 def test_without_a_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -328,12 +425,12 @@ def test_what_the_starter_proposes_is_legal() -> None:
 
 def test_what_is_written_is_told_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "p.yaml"
-    assert init.main(["--from-docker-run", "docker run --shm-size 1.5g img m", "--name", "n", "-o", str(file)]) == 0
+    assert init.main(["--from-docker-run", "docker run --shm-size 1.5x img m", "--name", "n", "-o", str(file)]) == 0
     err = capsys.readouterr().err.splitlines()
     assert all(line.startswith("note: ") for line in err)
     assert (
-        f"note: {file}:{file.read_text().splitlines().index('    shm_size: 1.5g') + 1}: launch.container.shm_size: "
-        'expected a size such as 512m or 16g; found the text "1.5g"'
+        f"note: {file}:{file.read_text().splitlines().index('    shm_size: 1.5x') + 1}: launch.container.shm_size: "
+        'expected a size such as 512m or 16g; found the text "1.5x"'
     ) in err
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from helpers_nvml import GIB, Device, FakeNvml, Process
 
-from pytest_startup.observe.gpus import Gpu, Nvml, identity_facts, memory_facts, other_processes
+from pytest_startup.observe.gpus import DRIVER_HELP, Gpu, Nvml, identity_facts, memory_facts, other_processes
 from pytest_startup.observe.sampler import MemorySampler
 from pytest_startup.record import Fact
 
@@ -42,7 +42,7 @@ def test_no_nvml_is_a_reason_and_no_fact() -> None:
     nvml = Nvml(module=FakeNvml(absent=True))
     assert nvml.reason == "no NVML: NVML Shared Library Not Found"
     assert nvml.gpus() == ()
-    assert nvml.problems() == (nvml.reason,)
+    assert nvml.problems() == (f"{nvml.reason}; {DRIVER_HELP}",)
     assert identity_facts(nvml) == []
     nvml.close()
 

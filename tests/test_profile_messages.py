@@ -309,7 +309,7 @@ CONTAINERS = [
     (
         f"image: '{IMAGE_ID}', shm_size: 16 GB, ulimits: {{memlock: unlimited}}, devices: [infiniband]",
         [
-            "p.yaml:4: launch.container.devices.0: expected a device such as /dev/infiniband; "
+            "p.yaml:4: launch.container.devices.0: expected a device such as /dev/infiniband or nvidia.com/gpu=all; "
             'found the text "infiniband"',
             'p.yaml:4: launch.container.shm_size: expected a size such as 512m or 16g; found the text "16 GB"; write 16g',
             "p.yaml:4: launch.container.ulimits.memlock: expected a limit such as -1, 67108864 or 1024:4096; "

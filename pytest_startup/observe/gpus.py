@@ -42,6 +42,10 @@ class Gpu:
     processes: tuple[GpuProcess, ...] | None
 
 
+#: Behind a ``reason``, where GPUs are asked for.
+DRIVER_HELP = "install or load the NVIDIA driver of this host (nvidia-smi says whether it works), or ask for no GPUs"
+
+
 class Nvml:
     """NVML, opened; ``reason`` says why it can't be used (``no NVML: …``), None if it can. Call ``close()`` at the end.
 
@@ -70,7 +74,7 @@ class Nvml:
     def problems(self) -> tuple[str, ...]:
         """Why a selected device can't be seen, one text each; empty if all are there."""
         if self.reason is not None:
-            return (self.reason,)
+            return (f"{self.reason}; {DRIVER_HELP}",)
         return tuple(text for _, _, text in self._handles() if text)
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ def load_bytes(
     wrong += resolve.check(tree.data, environ)
     problems += _placed(tree, wrong)
     if problems:
-        raise ProfileError(path, problems)
+        raise ProfileError(path, problems, data=tree.data)
     builder = Builder(folder, environ)
     fields = builder.profile(path, tree.data)
     return Profile(

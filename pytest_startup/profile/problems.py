@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 #: From the root of the file to a value: keys and list indices.
 KeyPath = tuple[str | int, ...]
@@ -72,11 +73,15 @@ class Problem:
 class ProfileError(Exception):
     """A profile that can't be used. ``problems`` holds all that is wrong, in the order of the file.
 
-    ``syntax`` True: the text is not YAML as we read it, and its single problem is shown with its column.
+    ``syntax`` True: the text is not YAML as we read it, and its single problem is shown with its column. ``data``: what
+    could be read, unchecked.
     """
 
-    def __init__(self, path: Path, problems: Iterable[Problem], syntax: bool = False) -> None:
+    def __init__(
+        self, path: Path, problems: Iterable[Problem], syntax: bool = False, data: Mapping[str, Any] | None = None
+    ) -> None:
         self.path = path
+        self.data: Mapping[str, Any] = data or {}
         self.problems = tuple(sorted(set(problems)))
         self.syntax = syntax
         super().__init__(str(path))

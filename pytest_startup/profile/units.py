@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 _DURATION = re.compile(r"(?=[0-9])(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+(?:\.[0-9]+)?)s)?(?:([0-9]+)ms)?")
 _LOOSE = re.compile(
     r"([0-9]+(?:\.[0-9]+)?)\s*(milliseconds?|ms|hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s)?", re.I
 )
-_SIZE = re.compile(r"([0-9]+)\s*(?:([bkmgt])(?:i?b)?)?", re.I)
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([bkmgt])(?:i?b)?)?", re.I)
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
@@ -44,13 +45,13 @@ def fraction(value: str | float) -> float:
 
 
 def size(value: str | int) -> int:
-    """Bytes of ``16g``, ``512m``, ``65536`` (powers of 1024). Raises ValueError."""
+    """Bytes of ``16g``, ``512m``, ``10.24g``, ``65536`` (powers of 1024, rounded down). Raises ValueError."""
     if isinstance(value, int):
         return int(value)
     found = _SIZE.fullmatch(value)
     if not found:
         raise ValueError(f"not a size: {value!r}")
-    return int(found[1]) << (10 * "bkmgt".index((found[2] or "b").lower()))
+    return int(Decimal(found[1]) * (1 << (10 * "bkmgt".index((found[2] or "b").lower()))))
 
 
 def shown_size(count: int) -> str:

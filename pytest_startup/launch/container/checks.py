@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,9 @@ from pytest_startup.launch import locks, ports
 from pytest_startup.launch.container import labels as container_labels
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 from pytest_startup.launch.container.facts import file_problems
-from pytest_startup.launch.container.options import OWN_MEMBERS, option_problems, published
+from pytest_startup.launch.container.options import option_problems, published
+from pytest_startup.launch.container.refusals import GPU_HELP
 from pytest_startup.profile.model import Profile
-
-_GPU_HELP = (
-    "install the NVIDIA Container Toolkit (Debian, Ubuntu: apt-get install nvidia-container-toolkit), then "
-    "nvidia-ctk runtime configure --runtime=docker, and restart the daemon"
-)
-_GPU_REFUSED = re.compile(
-    r"could not select device driver|nvidia-container-(cli|runtime)|unresolvable CDI devices", re.I
-)
 
 
 class Checks:
@@ -81,7 +74,7 @@ class Checks:
         if container.runtime is not None:
             known = sorted(self._daemon.info().get("Runtimes") or {})
             if known and container.runtime not in known:
-                help_ = f"; {_GPU_HELP}" if container.runtime == "nvidia" else ""
+                help_ = f"; {GPU_HELP}" if container.runtime == "nvidia" else ""
                 return [
                     f"{self._profile.place('launch.container.runtime')}: the daemon knows no runtime "
                     f"{container.runtime} (known: {', '.join(known)}){help_}"
@@ -148,6 +141,8 @@ class Checks:
         if container_labels.run_is_dead(seen.get("Labels")):
             return []
         whose = "another run of ours" if container_labels.is_ours(seen.get("Labels")) else "not ours, and not touched"
+        with contextlib.suppress(NotThere):
+            seen = self._daemon.inspect(seen["Id"])  # says since when
         return [f"{place}: port {port} is already taken by {container_labels.told(seen)}; it is {whose}"]
 
     def _holder(self, port: int) -> Mapping[str, Any] | None:
@@ -165,35 +160,3 @@ def _control_group(pid: int) -> str:
         return Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
     except OSError:
         return ""
-
-
-#: Limits that a daemon without the control group for them leaves out, with no more than a warning.
-_LIMITS = ("Memory", "MemorySwap", "NanoCpus", "CpuQuota", "CpuShares", "CpusetCpus", "CpusetMems", "PidsLimit")
-
-
-def left_out(profile: Profile, asked: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
-    """Limits of ``asked`` (HostConfig) that are not in force in the container that was ``made`` (HostConfig)."""
-    out = []
-    for member in _LIMITS:
-        wanted = asked.get(member)
-        if not wanted or (isinstance(wanted, int) and wanted < 0) or made.get(member):
-            continue
-        key = OWN_MEMBERS.get(member, f"engine_options.{member}")
-        out.append(
-            f"{profile.place(f'launch.container.{key}')}: the daemon leaves {member} out (asked for {wanted}): it has "
-            "no control group for it, as a rootless one on control groups v1 (docker info warns of it); leave it out, "
-            "or use a daemon that can"
-        )
-    return out
-
-
-def explain_refusal(text: str, profile: Profile) -> str:
-    """What a daemon said when it would not start a container, with what helps."""
-    if _GPU_REFUSED.search(text):
-        gpus = profile.launch.container.gpus if profile.launch.container else None
-        wanted: Sequence[str] = gpus or ()
-        return (
-            f"{profile.place('launch.container.gpus')}: the container asks for GPUs ({', '.join(wanted)}), and the "
-            f"daemon has no working GPU runtime; {_GPU_HELP}; the daemon said: {text}"
-        )
-    return f"the container engine refused: {text}"

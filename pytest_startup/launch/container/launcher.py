@@ -17,12 +17,13 @@ from pytest_startup.launch.container import facts as container_facts
 from pytest_startup.launch.container import labels as container_labels
 from pytest_startup.launch.container import trouble
 from pytest_startup.launch.container.caches import ContainerCaches, snapshots
-from pytest_startup.launch.container.checks import Checks, explain_refusal, left_out
+from pytest_startup.launch.container.checks import Checks
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 from pytest_startup.launch.container.exec import Exec
 from pytest_startup.launch.container.file_log import Earlier, held_inside
 from pytest_startup.launch.container.log import Position, count
 from pytest_startup.launch.container.options import body, published
+from pytest_startup.launch.container.refusals import explain_refusal, left_out, unknown_members
 from pytest_startup.launch.container.running import ContainerRunning, Launched
 from pytest_startup.launch.container.watch import boot_of
 from pytest_startup.launch.identity import Identity, identify
@@ -103,9 +104,9 @@ class ContainerLauncher:
             raise LaunchError(f"the artifacts folder {node} can't be made: {error.strerror}") from None
         try:
             return self._start(daemon, plan, state, node)
-        except (DaemonLost, NotThere) as error:
+        except DaemonLost as error:
             raise LaunchError(f"{plan.name} is not started: {error}") from None
-        except DaemonRefused as error:
+        except (DaemonRefused, NotThere) as error:
             raise LaunchError(f"{plan.name} is not started: {explain_refusal(str(error), plan.profile)}") from None
 
     def snapshots(self, profile: Profile, earlier: Mapping[str, Snapshot], fresh: bool) -> Mapping[str, Snapshot]:
@@ -188,7 +189,10 @@ class ContainerLauncher:
         except DaemonRefused:
             registry.remove(state, entry)
             raise
-        problems = left_out(plan.profile, asked["HostConfig"], daemon.inspect(made)["HostConfig"])
+        host = daemon.inspect(made)["HostConfig"]
+        problems = left_out(plan.profile, asked["HostConfig"], host)
+        if not daemon.is_podman():
+            problems += unknown_members(plan.profile, asked["HostConfig"], host)
         if problems:
             daemon.remove(made)
             registry.remove(state, entry)

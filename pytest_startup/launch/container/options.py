@@ -25,6 +25,8 @@ REFUSED_MEMBERS = {
     "RestartPolicy": "an engine that comes back by itself hides that it ended; leave restarts to the profile",
     "LogConfig": "the log is read from the daemon, which needs its own format",
 }
+#: Members of ``engine_options`` that stand beside HostConfig in the body.
+BODY_MEMBERS = ("Hostname", "Domainname", "StopSignal", "Healthcheck")
 #: Log drivers from which a daemon can read the log back.
 READABLE_LOGS = ("json-file", "local", "journald", "k8s-file")
 
@@ -79,14 +81,14 @@ def body(
         out["WorkingDir"] = container.working_dir
     if published(container):
         out["ExposedPorts"] = {f"{port}/tcp": {}}
-    return out
+    return {**out, **{key: value for key, value in container.engine_options.items() if key in BODY_MEMBERS}}
 
 
 def host_config(profile: Profile, port: int) -> dict[str, Any]:
     """``HostConfig``: exactly what the profile says, its ``engine_options`` verbatim."""
     container = profile.launch.container
     assert container is not None  # noqa: S101 - as above
-    out: dict[str, Any] = dict(container.engine_options)
+    out: dict[str, Any] = {key: value for key, value in container.engine_options.items() if key not in BODY_MEMBERS}
     out["Mounts"] = mounts(container)
     if container.network is not None:
         out["NetworkMode"] = container.network
@@ -99,8 +101,9 @@ def host_config(profile: Profile, port: int) -> dict[str, Any]:
         out["ShmSize"] = size(container.shm_size)
     if container.ulimits:
         out["Ulimits"] = [ulimit(name, text) for name, text in container.ulimits.items()]
-    if container.devices:
-        out["Devices"] = [device(text) for text in container.devices]
+    devices = [device(text) for text in container.devices if text.startswith("/")]
+    if devices:
+        out["Devices"] = devices
     if container.cap_add:
         out["CapAdd"] = list(container.cap_add)
     if container.runtime is not None:
@@ -109,8 +112,12 @@ def host_config(profile: Profile, port: int) -> dict[str, Any]:
         out["Memory"] = size(container.memory)
     if container.init:
         out["Init"] = True
-    if container.gpus is not None:
-        out["DeviceRequests"] = [gpu_request(container.gpus)]
+    requests = [] if container.gpus is None else [gpu_request(container.gpus)]
+    qualified = [text for text in container.devices if not text.startswith("/")]
+    if qualified:
+        requests.append({"Driver": "cdi", "DeviceIDs": qualified})
+    if requests:
+        out["DeviceRequests"] = requests
     return out
 
 
