@@ -38,13 +38,14 @@ needs_namespaces = pytest.mark.skipif(
 
 
 @contextmanager
-def network(name: str) -> Iterator[str]:
-    """A set of namespaces ``{name}ctl``, ``{name}head``, ``{name}worker``, removed again whatever happens."""
-    subprocess.run([NET, "up", name], check=True, capture_output=True, text=True, timeout=30)
+def network(name: str, *nodes: str) -> Iterator[str]:
+    """A set of namespaces ``{name}ctl``, ``{name}head``, ``{name}worker`` (or of ``nodes``: 10.78.0.1, .2 and so on),
+    removed again whatever happens."""
+    subprocess.run([NET, "up", name, *nodes], check=True, capture_output=True, text=True, timeout=30)
     try:
         yield name
     finally:
-        subprocess.run([NET, "down", name], check=True, capture_output=True, timeout=30)
+        subprocess.run([NET, "down", name, *nodes], check=True, capture_output=True, timeout=30)
 
 
 @contextmanager

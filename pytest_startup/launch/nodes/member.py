@@ -114,8 +114,8 @@ class Member:
             self._exit = self._look(link)
         return self._exit
 
-    def missed(self) -> tuple[str, float] | None:
-        """The peer that this node hears no more, and since when (seconds since launch); None: it hears all."""
+    def missed(self) -> Mapping[str, float]:
+        """The peers that this node hears no more, and since when (seconds since launch)."""
         silent: dict[str, float] = {}
         met = 0
         for what, at, event in list(self.link.happened) if self.link is not None else ():
@@ -126,8 +126,8 @@ class Member:
             elif what == "heard":
                 silent.pop(event["node"], None)
         if met < self._introductions or not met:  # what it says is of the peers before
-            return None
-        return next(iter(silent.items()), None)
+            return {}
+        return silent
 
     def deaf(self) -> bool:
         """It was told of its peers a while ago, and has heard none."""

@@ -11,10 +11,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 INTERVAL = 0.5
 #: Seconds without a word after which a peer that was heard before is missed: six datagrams in a row.
 SILENCE = 3.5
+#: Seconds of a silence after which all nodes that can tell of it have done so.
+SETTLED = SILENCE + 2 * INTERVAL
 #: Seconds after which a node that was told of its peers and heard none is deaf: something filters the datagrams.
 PATIENCE = 10.0
 
@@ -25,6 +28,36 @@ def deaf(happened: Sequence[tuple[str, float, Mapping[str, object]]], now: float
     if not told or now - told[-1] < PATIENCE:
         return False
     return not any(what == "heard" and at >= told[-1] for what, at, _ in happened)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A node that is cut off from ``others`` since ``since`` seconds after the launch."""
+
+    node: str
+    others: tuple[str, ...]
+    since: float
+
+
+def cut_off(misses: Sequence[tuple[str, str, float]], nodes: Sequence[str], api: str, now: float) -> Cut | None:
+    """Which node is it? ``misses``: (who misses, whom, since when); each node tells only of its own silences.
+
+    A node that is cut off is in every pair that is silent, whoever tells of them. Of three or more nodes the tellers
+    are waited for as long as they may differ. Of two the one that serves the API is the near side, as it is in a tie.
+    """
+    pairs: dict[frozenset[str], float] = {}
+    for witness, name, since in misses:
+        pair = frozenset((witness, name))
+        pairs[pair] = min(since, pairs.get(pair, since))
+    if not pairs:
+        return None
+    order = [n for n in nodes if n != api] + [api]
+    partners = {n: sorted({o for pair in pairs if n in pair for o in pair - {n}}, key=nodes.index) for n in order}
+    most = max(order, key=lambda n: len(partners[n]))  # the first of equals
+    since = min(since for pair, since in pairs.items() if most in pair)
+    if len(partners[most]) < len(nodes) - 1 and now - since < SETTLED:
+        return None
+    return Cut(most, tuple(partners[most]), since)
 
 
 class Peers:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from pytest_startup.launch.base import Exit, LaunchError, NodeLog, StartPlan
+from pytest_startup.launch.nodes import peers as nodes_peers
 from pytest_startup.launch.nodes import rendezvous as nodes_rendezvous
 from pytest_startup.launch.nodes.member import Member
 from pytest_startup.launch.nodes.steps import StepFailed
@@ -267,20 +268,18 @@ class NodesRunning:
         return self._partition() or self._rendezvous()
 
     def _partition(self) -> Exit | None:
-        """Two nodes that hear each other no more. The one that serves is the witness."""
-        silent = [(m, found) for m in self._members.values() if (found := m.missed()) is not None]
-        if not silent:
+        """Nodes that hear each other no more."""
+        misses = [(w, name, since) for w, m in self._members.items() for name, since in m.missed().items()]
+        now = time.monotonic() - self._launched_at
+        cut = nodes_peers.cut_off(misses, list(self._members), self.api.node.name, now)
+        if cut is None:
             return None
-        silent.sort(key=lambda one: not one[0].node.api)
-        witness, (name, since) = silent[0]
-        other = self._members[name].node
-        if other.api:  # only the others have noticed yet: the far side of the head is the one that is cut off
-            name, other = witness.node.name, witness.node
+        others = "the other nodes" if len(cut.others) == len(self._members) - 1 else ", ".join(cut.others)
         text = (
-            f"node {name} is cut off from the other nodes since {since:.1f} s: nothing is heard between them over "
-            f"{other.address}"
+            f"node {cut.node} is cut off from {others} since {cut.since:.1f} s: nothing is heard between them over "
+            f"{self._members[cut.node].node.address}"
         )
-        return Exit(name, None, "node-lost", text)
+        return Exit(cut.node, None, "node-lost", text)
 
     def _rendezvous(self) -> Exit | None:
         stands = {n: m.stand for n, m in self._members.items()}
