@@ -16,7 +16,7 @@ from pytest_startup.observe import caches, endpoints
 from pytest_startup.observe.ready import start_time
 from pytest_startup.record import Completion, Evidence, Fact, Failure, ThroughputSample
 from pytest_startup.workload import quality, throughput
-from pytest_startup.workload.completions import Target, ask, ready_completions
+from pytest_startup.workload.completions import Target, ask, completions_together, ready_completions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 LAST_BREATH = 2.0
 #: Seconds by which clocks may differ: the kernel gives a process's start time in whole seconds after boot.
 CLOCK_SLACK = 5.0
+#: Completions asked at once where the profile has no throughput workload, and the most of them where it has one.
+TOGETHER = 4
+MOST_TOGETHER = 64
 
 
 @dataclass
@@ -81,6 +84,11 @@ class Observation:
             self._not_older(answers.metrics)
             if expect.throughput is not None and self._serves():
                 self._throughput(target, stages)
+            if self._serves():
+                levels = expect.throughput.concurrency if expect.throughput is not None else (TOGETHER,)
+                count = min(max(levels), MOST_TOGETHER)
+                stages.now(f"{count} completions at once")
+                seen.completions += completions_together(target, expect.completion, count)
             if expect.quality is not None and self._serves():
                 stages.now(f"{len(expect.quality.prompts)} quality prompts")
                 seen.completions += quality.answers(target, expect.quality)

@@ -134,8 +134,9 @@ class Completion:
     """One request that was really sent, and what came back. ``status`` 0: no HTTP answer (``error`` says why).
 
     Token counts are the server's ``usage``; None when it sent none. ``token_ids``/``logprobs`` only where offered.
-    ``purpose``: ``first`` (the one that ended the wait), ``ready``, ``ready-chat``, ``ready-stream``, ``quality``,
-    ``throughput``, ``last`` (behind the workload), ``user`` (a test of the user's own).
+    ``purpose``: ``first`` (the one that ended the wait), ``ready``, ``ready-chat``, ``ready-stream``, ``together``
+    (asked several times at once), ``quality``, ``throughput``, ``last`` (behind the workload), ``user`` (a test of the
+    user's own).
     """
 
     purpose: str

@@ -28,6 +28,7 @@ dump           path: argv and environment are written there as JSON.
 health         status code of GET /health (default 200); "never" accepts and does not answer.
 health_from    mark from which the port listens and health answers (default "ready": as the real engine).
 completion     a mode of ``helpers_fake_answers`` (default good), or a list: one per request, the last for all later.
+crowded        the mode of completions while more than one is asked at once (each waits a moment for another one).
 slow           seconds that each completion takes.
 token_seconds  seconds per output token (throughput); ``"jitter": share`` varies it, seeded by the request's number.
 model          the served name, instead of ``--served-model-name`` or the model.
@@ -116,6 +117,13 @@ class Engine:
         }.items():
             text = text.replace(mark, value)
         return text
+
+    def joined(self) -> bool:
+        """Is another request being answered, or asked in a moment?"""
+        until = time.monotonic() + 0.2
+        while self.running < 2 and time.monotonic() < until:
+            time.sleep(0.005)
+        return self.running > 1
 
     def say(self, text: str) -> None:
         with contextlib.suppress(OSError):
@@ -337,6 +345,8 @@ class Answer(BaseHTTPRequestHandler):
             engine.running += 1
         modes = how.get("completion", "good")
         mode = modes if isinstance(modes, str) else modes[min(number, len(modes) - 1)]
+        if "crowded" in how and engine.joined():
+            mode = how["crowded"]
         try:
             self.complete(body, mode, number)
         finally:

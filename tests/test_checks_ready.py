@@ -20,6 +20,22 @@ CASES = {
         PASSED,
         (),
     ),
+    "several at once": ([answer(), *[answer(purpose="together")] * 4], PASSED, ()),
+    "several at once, another word than alone": (
+        [answer(), answer(purpose="ready-stream", streamed=True), answer("Paris. It is.", purpose="together")],
+        PASSED,
+        (),
+    ),
+    "wrong when several are asked at once": (
+        [answer(), *[answer("\ufffd\ufffd\ufffd\ufffd", purpose="together")] * 3, answer(purpose="together")],
+        FAILED,
+        ("each of 3 of the 4 completions asked at once is not a sane text",),
+    ),
+    "some of several are refused": (
+        [answer(), *[answer("", status=500, error="HTTP 500", purpose="together")] * 2, answer(purpose="together")],
+        FAILED,
+        ("each of 2 of the 3 completions asked at once failed: HTTP 500",),
+    ),
     "no completion at all": ([], FAILED, ("the engine never completed a request", "health never answered 200")),
     "no HTTP answer": (
         [answer("", status=0, error="connection refused")],

@@ -134,6 +134,11 @@ FAULTS = {
         ({"completion": "garbage"},),
         {f"{start}::{check}": "failed" for start in ("reference", "restart-1") for check in ("ready", "quality")},
     ),
+    "text is garbage when several are asked at once": Fault(
+        ({"crowded": "garbage"},),
+        {"reference::ready": "failed", "restart-1::ready": "failed"},
+        "completions asked at once is not a sane text: ",
+    ),
     "counts of tokens are wrong": Fault(
         ({"completion": "usage"},), {"reference::ready": "failed", "restart-1::ready": "failed"}
     ),

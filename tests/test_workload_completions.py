@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers_http import FaultServer, Reply, chat_completion, completion, events, raw, reply, reset, silent
+from helpers_http import FaultServer, Reply, chat_completion, completion, computed, events, raw, reply, reset, silent
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from pytest_startup.profile.model import ExpectQuality, Prompt
 from pytest_startup.record import Completion
 from pytest_startup.workload import quality
 from pytest_startup.workload.answers import read_completion, why_not_real
-from pytest_startup.workload.completions import Target, ask, ready_completions
+from pytest_startup.workload.completions import Target, ask, completions_together, ready_completions
 
 PROMPT = Prompt("The capital of France is", max_tokens=8)
 USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
@@ -143,6 +144,19 @@ def test_ready_completions_of_a_chat_prompt_use_chat_alone(server: FaultServer) 
     found = ready_completions(target(server), Prompt("Hi", chat=True))
     assert [(c.purpose, c.text) for c in found] == [("ready", "Hello."), ("ready-stream", "Hello.")]
     assert set(server.paths()) == {"/v1/chat/completions"}
+
+
+def test_completions_together_are_in_flight_at_once(server: FaultServer) -> None:
+    """None is answered before all have been asked."""
+    everybody = threading.Barrier(3, timeout=30)
+
+    def answer(_request: object) -> object:
+        everybody.wait()
+        return completion()
+
+    server.on("/v1/completions", computed(answer))
+    found = completions_together(target(server), PROMPT, 3)
+    assert [(c.purpose, c.status, c.prompt) for c in found] == [("together", 200, PROMPT.prompt)] * 3
 
 
 def test_logprobs_of_both_endpoints(server: FaultServer) -> None:

@@ -1,4 +1,4 @@
-"""ready: a real completion came back, plainly and streamed, and the engine still answers after the workload."""
+"""ready: real completions came back, alone, streamed and several at once, and the engine still answers at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_startup.profile.model import Profile
 from pytest_startup.record import JSON, Completion, Evidence, Failure, StartRecord
 
 #: ``first`` is the completion that ended the wait, ``last`` the one behind the workload.
-PURPOSES = ("first", "ready", "ready-chat", "ready-stream", "last")
+PURPOSES = ("first", "ready", "ready-chat", "ready-stream", "together", "last")
 #: Reports of "waiting, none running, 0 tokens/s" from which on the engine is stuck and not only slow to begin.
 STALLED = 3
 _NAMES = {
@@ -41,7 +41,9 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _
             helps=("health 200 alone proves nothing: read the last lines of the log",),
         )
     for answer in answers:
-        _one(judging, profile, answer)
+        if answer.purpose != "together":
+            _one(judging, profile, answer, _NAMES.get(answer.purpose, answer.purpose))
+    _together(judging, profile, [a for a in answers if a.purpose == "together"])
     if not _unsteady([start, *([reference] if reference else [])]):
         _streamed_agrees(judging, answers)
     if start.failure is None:
@@ -76,8 +78,17 @@ def _start_failed(judging: common.Judging, start: StartRecord, failure: Failure)
     )
 
 
-def _one(judging: common.Judging, profile: Profile, answer: Completion) -> None:
-    name = _NAMES.get(answer.purpose, answer.purpose)
+def _together(judging: common.Judging, profile: Profile, answers: list[Completion]) -> None:
+    """Each kind of answer once: a batch that goes wrong often does so for all that are in it."""
+    alike: dict[tuple[object, ...], list[Completion]] = {}
+    for one in answers:
+        what = (one.status, one.error, one.text, one.reasoning, one.finish_reason, one.completion_tokens, one.model)
+        alike.setdefault(what, []).append(one)
+    for group in alike.values():
+        _one(judging, profile, group[0], f"each of {len(group)} of the {len(answers)} completions asked at once")
+
+
+def _one(judging: common.Judging, profile: Profile, answer: Completion, name: str) -> None:
     seen = common.answer_evidence(answer)
     judging.saw(seen)
     if answer.status != 200 or answer.error:
@@ -185,6 +196,7 @@ def _streamed_agrees(judging: common.Judging, answers: list[Completion]) -> None
                 a
                 for a in good
                 if not a.streamed
+                and a.purpose != "together"  # others in its batch may change a token
                 and a.prompt == streamed.prompt
                 and a.asked_tokens == streamed.asked_tokens
                 and (a.purpose == "ready-chat") == (streamed.purpose == "ready-chat")

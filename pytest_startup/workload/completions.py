@@ -1,8 +1,9 @@
-"""Real completions, asked of the engine one at a time: the ones that prove readiness."""
+"""Real completions: the ones that prove readiness, one at a time and several at once."""
 
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,3 +68,9 @@ def ready_completions(target: Target, prompt: Prompt) -> tuple[Completion, ...]:
         chat = Prompt(prompt.prompt, max_tokens=prompt.max_tokens, chat=True)
         found.append(ask(target, chat, "ready-chat"))
     return tuple(found)
+
+
+def completions_together(target: Target, prompt: Prompt, count: int) -> tuple[Completion, ...]:
+    """The profile's prompt ``count`` times at once: batches use other graphs and kernels than a request alone."""
+    with ThreadPoolExecutor(count, thread_name_prefix="startup-together") as pool:
+        return tuple(pool.map(lambda _: ask(target, prompt, "together"), range(count)))
