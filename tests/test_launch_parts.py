@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from pytest_startup.launch import identity, memory, ports, stopping
 from pytest_startup.launch.environment import engine_environment
 from pytest_startup.launch.identity import Identity, Process, parse_stat
+from pytest_startup.launch.once import StopOnce
 from pytest_startup.launch.process.pump import Pump
 from pytest_startup.launch.process.watch import Watch
+from pytest_startup.record import Leftover
 from pytest_startup.redact import Redactor
 
 pytestmark = pytest.mark.usefixtures("isolated")
@@ -465,3 +467,39 @@ def test_the_arguments_of_the_engine_are_those_that_the_kernel_shows(tmp_path: P
         assert identity.engine_arguments(main, 4712) is None
         process.stdin.close()
     assert identity.engine_arguments(main, 4711) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("0.0.0.0", "http://127.0.0.1:80"),  # noqa: S104 - a text
+        ("", "http://127.0.0.1:80"),
+        ("::", "http://[::1]:80"),
+        ("[::1]", "http://[::1]:80"),
+        ("fe80::1", "http://[fe80::1]:80"),
+        ("localhost", "http://localhost:80"),
+    ],
+)
+def test_where_a_server_of_this_host_is_asked(host, url):
+    assert ports.local_url(host, 80) == url
+
+
+def test_a_stop_is_made_once_and_ctrl_c_is_raised_when_it_is_over():
+    limits = []
+
+    def end(limit):
+        limits.append(limit)
+        return (Leftover("pid", "1", True),), True
+
+    stop = StopOnce(5.0, end)
+    assert not stop.made
+    with pytest.raises(KeyboardInterrupt):
+        stop()
+    assert stop.made
+    assert [left.what for left in stop(1.0)] == ["1"]
+    assert limits == [5.0]
+    hurried = StopOnce(5.0, end)
+    hurried.hurry()
+    with pytest.raises(KeyboardInterrupt):
+        hurried(3.0)
+    assert limits == [5.0, 0.0]

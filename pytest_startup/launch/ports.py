@@ -13,6 +13,8 @@ from pytest_startup.launch import locks
 from pytest_startup.launch.identity import command_line
 
 _LISTEN = "0A"
+#: How a server that listens on every address of this host is reached from it.
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - nothing listens there for us
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,12 @@ def why_taken(host: str, port: int) -> str | None:
             return f"a connection that has not ended yet (nobody listens on {host}:{port}; up to a minute)"
         return f"nobody, but {host}:{port} can't be listened on: {error.strerror}"
     return None
+
+
+def local_url(host: str, port: int) -> str:
+    """``http://127.0.0.1:8888``: where a server of this host that listens on ``host`` is asked."""
+    host = _LOOPBACK.get(host, host)
+    return f"http://{f'[{host}]' if ':' in host and '[' not in host else host}:{port}"
 
 
 def _ephemeral() -> tuple[int, int]:

@@ -21,6 +21,8 @@ from pytest_startup.launch.container.watch import Boot, Watcher
 from pytest_startup.launch.identity import alive, command_line
 from pytest_startup.launch.listeners import who_listens
 from pytest_startup.launch.memory import SHM, shm_names
+from pytest_startup.launch.once import StopOnce
+from pytest_startup.launch.ports import local_url
 from pytest_startup.launch.release import GpuHeld, gpus_released, port_released
 from pytest_startup.launch.watch_facts import watch_facts
 from pytest_startup.observe.sources import Listening
@@ -83,9 +85,7 @@ class ContainerRunning:
         self._daemon, self._plan, self._launched, self._node = daemon, plan, launched, node
         self._redact, self._gpu_held, self._engine = redactor.text, gpu_held, engine
         self._logs = (NodeLog(node, folder / "engine.log", folder / "lines.tsv"),)
-        self._stopped: tuple[Leftover, ...] | None = None
-        self._stop_lock = threading.Lock()
-        self._hurried = False
+        self._stop = StopOnce(plan.profile.deadlines.stop, self._end)
         self.kept = False
         boot = launched.boot
         self._processes: ContainerProcesses | None = None
@@ -123,10 +123,7 @@ class ContainerRunning:
 
     @property
     def base_url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(  # noqa: S104 - turned into loopback
-            self._launched.reach, self._launched.reach
-        )
-        return f"http://{f'[{host}]' if ':' in host and '[' not in host else host}:{self._launched.port}"
+        return local_url(self._launched.reach, self._launched.port)
 
     @property
     def logs(self) -> Sequence[NodeLog]:
@@ -185,7 +182,7 @@ class ContainerRunning:
             out.append(self._fact("process.pid", boot.pid, where, f"Pid {boot.pid} as the daemon says"))
         processes = self._processes
         if processes is not None:
-            if processes.peak is None and self._stopped is None:
+            if processes.peak is None and not self._stop.made:
                 processes.look()
             killed = (processes.oom_kills, f"the container ({self.container[:12]})")
             out += watch_facts(self._node, processes.peak, processes.lost, killed, self._redact)
@@ -196,7 +193,7 @@ class ContainerRunning:
             text = "OOMKilled: a process of the container was killed at its memory limit"
             out.append(self._fact("container.oom_killed", True, where, text))
         problem = self._pump.error
-        over = self._stopped is not None or self.exited() is not None
+        over = self._stop.made or self.exited() is not None
         if problem and over:
             out.append(self._fact("log.incomplete", problem, "engine.log", problem))
         return out
@@ -211,25 +208,22 @@ class ContainerRunning:
         return self.kept
 
     def hurry(self) -> None:
-        """See ``launch.base.Hurries``; a stop that has begun hears Ctrl-C itself."""
-        self._hurried = True
+        """See ``launch.base.Hurries``."""
+        self._stop.hurry()
 
     def stop(self, limit: float | None = None) -> Sequence[Leftover]:
         """As ``launch.base.Running.stop``. The stopped container stays until the next fresh start or the run's end."""
-        with self._stop_lock:
-            if self._stopped is None:
-                limit = self._plan.profile.deadlines.stop if limit is None else limit
-                limit = 0.0 if self._hurried else limit
-                begin = time.monotonic()
-                if self._processes is not None:
-                    self._processes.pause()
-                interrupted = self._end(limit)
-                self._stopped = self._prove(begin, limit)
-                if interrupted:
-                    raise KeyboardInterrupt
-            return self._stopped
+        return self._stop(limit)
 
-    def _end(self, limit: float) -> bool:
+    def _end(self, limit: float) -> tuple[tuple[Leftover, ...], bool]:
+        """See ``launch.once``."""
+        begin = time.monotonic()
+        if self._processes is not None:
+            self._processes.pause()
+        interrupted = self._stop_engine(limit)
+        return self._prove(begin, limit), interrupted
+
+    def _stop_engine(self, limit: float) -> bool:
         """Stop the container. Ctrl-C meanwhile means KILL now; it is not lost: True, and the proof comes first."""
         until = time.monotonic() + limit + self._plan.profile.deadlines.release
         interrupted = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,8 @@ from pytest_startup.launch import registry, stopping
 from pytest_startup.launch.base import Exit, NodeLog, StartPlan
 from pytest_startup.launch.identity import Identity, alive, command_line, engine_arguments, ours
 from pytest_startup.launch.memory import SHM, Peak
+from pytest_startup.launch.once import StopOnce
+from pytest_startup.launch.ports import local_url
 from pytest_startup.launch.process.link import KeeperLink
 from pytest_startup.launch.release import GpuHeld, gpus_released, port_released
 from pytest_startup.launch.watch_facts import oom_kills, watch_facts
@@ -46,18 +47,13 @@ class ProcessRunning:
         self._logs = (NodeLog(node, folder / "engine.log", folder / "lines.tsv"),)
         self._oom_before = oom_kills()
         self._exit: Exit | None = None
-        self._stopped: tuple[Leftover, ...] | None = None
-        self._stop_lock = threading.Lock()
+        self._stop = StopOnce(plan.profile.deadlines.stop, self._end)
         self._stop_began = 0.0
-        self._hurried = False
         self.kept = False
 
     @property
     def base_url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(  # noqa: S104 - turned into loopback
-            self._plan.profile.launch.host, self._plan.profile.launch.host
-        )
-        return f"http://{f'[{host}]' if ':' in host and '[' not in host else host}:{self._plan.port}"
+        return local_url(self._plan.profile.launch.host, self._plan.port)
 
     @property
     def logs(self) -> Sequence[NodeLog]:
@@ -119,20 +115,17 @@ class ProcessRunning:
         return self.kept
 
     def hurry(self) -> None:
-        """See ``launch.base.Hurries``; a stop that has begun hears Ctrl-C itself."""
-        self._hurried = True
+        """See ``launch.base.Hurries``."""
+        self._stop.hurry()
 
     def stop(self, limit: float | None = None) -> Sequence[Leftover]:
         """As ``launch.base.Running.stop``; ``limit`` replaces ``deadlines.stop`` (0: KILL at once)."""
-        with self._stop_lock:
-            if self._stopped is None:
-                limit = self._plan.profile.deadlines.stop if limit is None else limit
-                limit = 0.0 if self._hurried else limit
-                interrupted = self._tell_keeper(limit)
-                self._stopped = self._prove(limit)
-                if interrupted:
-                    raise KeyboardInterrupt
-            return self._stopped
+        return self._stop(limit)
+
+    def _end(self, limit: float) -> tuple[tuple[Leftover, ...], bool]:
+        """See ``launch.once``."""
+        interrupted = self._tell_keeper(limit)
+        return self._prove(limit), interrupted
 
     def _tell_keeper(self, limit: float) -> bool:
         """Wait for the end. Ctrl-C meanwhile means KILL now; it is not lost: True, and the proof comes first."""
