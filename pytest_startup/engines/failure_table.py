@@ -6,9 +6,12 @@ import re
 from dataclasses import dataclass
 
 from pytest_startup.engines.failures import FailureTable
-from pytest_startup.engines.failures_memory import DEVICE, MEMORY
-from pytest_startup.engines.failures_model import ARGUMENTS, ARTIFACTS, BACKENDS, BUILDS, MODEL
-from pytest_startup.engines.failures_ranks import CONSEQUENCES, ENDINGS, PEERS, PORTS, TRANSFERS
+from pytest_startup.engines.failures_build import ARTIFACTS, BACKENDS, BUILDS
+from pytest_startup.engines.failures_device import DEVICE
+from pytest_startup.engines.failures_ends import CONSEQUENCES, ENDINGS
+from pytest_startup.engines.failures_memory import MEMORY
+from pytest_startup.engines.failures_model import ARGUMENTS, MODEL
+from pytest_startup.engines.failures_ranks import PEERS, PORTS, TRANSFERS
 
 CLASSES = (
     *CONSEQUENCES,
