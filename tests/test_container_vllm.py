@@ -53,7 +53,6 @@ def values(start: StartRecord, name: str) -> list:
     return [fact.value for fact in start.named(name)]
 
 
-@LONG
 def test_restarts_with_a_cache_volume(engine, site):
     steps = ["{kind: same-container}", "{kind: fresh-container, drop_page_cache: true}"]
     code, outcomes, told = run(site, profile_text(engine.image, engine.url, cache="vllm-cache", restarts=steps))
