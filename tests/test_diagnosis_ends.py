@@ -31,7 +31,7 @@ from helpers_diagnosis import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_startup.engines.diagnosis import ANCHORS
+from pytest_startup.engines.anchors import ANCHORS
 
 # Starts that just end, and starts that did not fail
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from pytest_startup.engines.diagnosis import ANCHORS
+from pytest_startup.engines.anchors import ANCHORS
 from pytest_startup.engines.registry import tables
 
 MEMORY_MIB = 80

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_startup.engines import suspects
+from pytest_startup.engines.anchors import anchored, answered, bracketed
 from pytest_startup.engines.base import LogSummary, Progress
 from pytest_startup.engines.episodes import Candidate, first_cause, phase_of
-from pytest_startup.engines.failure_help import advice
-from pytest_startup.engines.failure_table import SIGN_ANCHORS, TABLE, sign_of
-from pytest_startup.engines.failures import summary
+from pytest_startup.engines.failure_table import sign_of
 from pytest_startup.engines.lines import Line
 from pytest_startup.engines.phase_book import PhaseBook
 from pytest_startup.engines.phase_table import TABLE as OPENERS
 from pytest_startup.engines.phases import order
 from pytest_startup.engines.reuse import CompileReuse
-from pytest_startup.engines.rules import evidence, masked
-from pytest_startup.engines.tracebacks import OPENING, Chain, TracebackReader, speaker
-from pytest_startup.record import Evidence, Fact, Failure
-
-_ERRORS = ("ERROR ", "CRITICAL ", "Error: ", "Exception: ")
-
-#: Literals of lines that the tracker must be shown, also amid the traffic of a serving engine.
-ANCHORS: tuple[str, ...] = tuple(dict.fromkeys((OPENING, *TABLE.anchors, *SIGN_ANCHORS, *_ERRORS, *OPENERS.anchors)))
+from pytest_startup.engines.tracebacks import Chain, TracebackReader, speaker
+from pytest_startup.engines.verdict import described, without_reason
+from pytest_startup.record import Fact, Failure
 
 #: An error in serving that nothing confirms within so many lines was about one request.
 EPISODE_LINES = 3000
@@ -39,18 +32,14 @@ _PHASE_OF_FACT = {
     "compile.total": "compile",
     "graphs.seconds": "graph-capture",
 }
-_NO_CAUSE = "the log shows that the engine died, not why"
 _GIVEN_UP = "Engine core initialization failed"
-#: uvicorn's access line: ``127.0.0.1:52880 - "GET /health HTTP/1.1" 200``.
-_ACCESS = re.compile(r':\d+ - "[A-Z]+ /\S* HTTP/[\d.]+" 200')
-_BRACKET = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d")
 
 
 class StartTracker:
     """Follows one start line by line, in constant memory.
 
-    ``line`` wants every line until the engine serves; after that at least those that hold one of ``ANCHORS``, and,
-    while ``reading`` is true, whatever follows.
+    ``line`` wants every line until the engine serves; after that at least those that hold one of ``anchors.ANCHORS``,
+    and, while ``reading`` is true, whatever follows.
     """
 
     def __init__(self, where: str = "engine.log") -> None:
@@ -146,11 +135,11 @@ class StartTracker:
         message = line.message
         if line.level in ("ERROR", "CRITICAL"):
             self._error, self._error_at = line, self._tracebacks.count
-        if not _anchored(line.text):
+        if not anchored(line.text):
             self._book.seen(line)
             if self._stopping is None and "rror: " in message:
                 self._alone(line)
-            if _answered(message, self._engine == "sglang" or bool(_BRACKET.match(line.text))):
+            if answered(message, self._engine == "sglang" or bracketed(line.text)):
                 self._claims_ready(line, explicit=False)
             return
         self._sign(line)
@@ -175,7 +164,7 @@ class StartTracker:
         if sign is None:
             return
         if sign.effect == "ready":
-            sglang = self._engine == "sglang" or _BRACKET.match(line.text)
+            sglang = self._engine == "sglang" or bracketed(line.text)
             if not (sglang and "startup complete" in line.message):
                 self._claims_ready(line, explicit=True)
         elif sign.effect == "died":
@@ -284,7 +273,7 @@ class StartTracker:
         known = line if cause.tier != "summary" or cause.kind != "unknown" else None
         failure = self._described(cause.kind, phase_of(cause, self._candidates), cause.text, known)
         if known is None:
-            failure = replace(failure, summary=f"{_NO_CAUSE} (line {line.number}: {_cut(cause.text)})")
+            failure = without_reason(failure, line.number, cause.text)
         after = None if line.seconds is None else line.seconds - begin
         return replace(failure, rank=cause.key[3], node=line.node, after_seconds=after)
 
@@ -296,7 +285,7 @@ class StartTracker:
         if self._died is not None:
             failure = self._described("unknown", phase, "", self._last_error())
             if failure.cause is None:
-                return replace(failure, summary=f"{_NO_CAUSE} (line {self._died.number}: {_cut(self._died.message)})")
+                return without_reason(failure, self._died.number, self._died.message)
             return failure
         if self._ready is not None:
             return None
@@ -314,21 +303,7 @@ class StartTracker:
         return None if sign_of(error.message, error.process) else error
 
     def _described(self, kind: str, phase: str, text: str, line: Line | None) -> Failure:
-        helps, no_help = advice(kind, phase)
-        said = summary(kind, text)
-        if kind == "peer-missing" and line is None:
-            said = f"{summary('stopped', '')}; the last thing it did was to wait for its peers"
-        return Failure(
-            phase=phase,
-            kind=kind,
-            summary=said,
-            cause=evidence(line, self._where) if line else None,
-            rank=line.rank if line else None,
-            node=line.node if line else None,
-            helps=helps,
-            no_help=no_help,
-            last_lines=tuple(self._shown(last) for last in self._last),
-        )
+        return described(kind, phase, text, line, self._last, self._where)
 
     def _interrupted(self, phase: str) -> bool:
         """Stopped before it was up. A node without API server and an engine without one never claim to be ready."""
@@ -336,26 +311,3 @@ class StartTracker:
             return False
         headless = self._stopping.process == "MainProcess"
         return order(phase) < order("kv-reservation" if headless else "api")
-
-    def _shown(self, line: Line) -> Evidence:
-        return evidence(line, self._where)
-
-
-def _cut(text: str) -> str:
-    text = masked(text)
-    return text if len(text) <= 80 else f"{text[:79].rstrip()}…"
-
-
-def _anchored(text: str) -> bool:
-    """Whether the text holds an anchor. A loop over ``in`` is faster than one regular expression of all of them."""
-    for anchor in ANCHORS:  # noqa: SIM110
-        if anchor in text:
-            return True
-    return False
-
-
-def _answered(message: str, sglang: bool) -> bool:
-    """The server's own answer 200: any of vLLM's; of SGLang's not those of its own warm-up before it is ready."""
-    if '" 200' not in message or not _ACCESS.search(message):
-        return False
-    return not sglang or any(path in message for path in ('"GET /health', '"GET /v1/models', '"POST /v1/'))

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pytest_startup.engines.anchors import ANCHORS
 from pytest_startup.engines.base import LogSummary, Progress
-from pytest_startup.engines.diagnosis import ANCHORS, StartTracker
+from pytest_startup.engines.diagnosis import StartTracker
 from pytest_startup.engines.framing import LINE_LIMIT, frame
 from pytest_startup.engines.lines import Line, quotes_a_client
 from pytest_startup.engines.prefixes import Prefixes
