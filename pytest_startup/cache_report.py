@@ -14,7 +14,7 @@ from pytest_startup.observe.autotune_records import RecordFile
 from pytest_startup.observe.cache_facts import record_files
 from pytest_startup.observe.caches import Snapshot, diff
 from pytest_startup.observe.compile_layout import TIERS, classify
-from pytest_startup.profile.model import ExpectArtifacts, ExpectAutotune
+from pytest_startup.profile.expect import ExpectArtifacts, ExpectAutotune
 from pytest_startup.ranks import Coordinates, Worker
 from pytest_startup.record import JSON, Evidence, StartRecord
 

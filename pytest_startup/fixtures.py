@@ -40,7 +40,7 @@ class Engine:
 
     def complete(self, prompt: str, max_tokens: int = 32, chat: bool = False) -> Completion:
         """One greedy request to the engine; the answer, or what went wrong, is in the completion."""
-        from pytest_startup.profile.model import Prompt
+        from pytest_startup.profile.expect import Prompt
 
         return self._gate.complete(Prompt(prompt, max_tokens=max_tokens, chat=chat))
 

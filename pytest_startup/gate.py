@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_startup.baseline import Baseline
 from pytest_startup.checks.base import Verdict
 from pytest_startup.launch.base import Running
-from pytest_startup.profile.model import Profile, Prompt
+from pytest_startup.profile.expect import Prompt
+from pytest_startup.profile.model import Profile
 from pytest_startup.record import Completion, StartRecord
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_startup.engines.base import Dialect, LogReader, LogSummary
     from pytest_startup.launch.base import NodeLog
     from pytest_startup.observe.follow import Chunk
-    from pytest_startup.profile.model import ExpectLog
+    from pytest_startup.profile.expect import ExpectLog
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from pytest_startup.launch.base import Launcher, Running
     from pytest_startup.observe.caches import Snapshot
     from pytest_startup.options import Options
-    from pytest_startup.profile.model import Profile, Prompt, Restart
+    from pytest_startup.profile.expect import Prompt
+    from pytest_startup.profile.model import Profile, Restart
     from pytest_startup.record import JSON, Completion, StartRecord
 
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from pytest_startup.profile.model import Expect
+    from pytest_startup.profile.expect import Expect
 
 
 class MarkerError(Exception):
@@ -205,7 +205,7 @@ def expectation(base: Expect, request: Request) -> Expect:
     """``base`` with what the marker expects in place of the profile's own."""
     import dataclasses
 
-    from pytest_startup.profile import model
+    from pytest_startup.profile import expect
 
     given = {k: v for k, v in request.given.items() if v is not None}
     check = request.check
@@ -217,22 +217,22 @@ def expectation(base: Expect, request: Request) -> Expect:
         low, high, exact = (given.pop(k, None) for k in ("min", "max", "tokens"))
         tokens = base.kv.tokens
         if (low, high, exact) != (None, None, None):
-            tokens = model.Range(exact=exact, min=low, max=high)
+            tokens = expect.Range(exact=exact, min=low, max=high)
         return dataclasses.replace(base, kv=dataclasses.replace(base.kv, tokens=tokens, **given))
     if check == "memory":
-        limits: dict[str, Any] = {k: model.Range(max=float(v)) for k, v in given.items() if k != "tolerance"}
+        limits: dict[str, Any] = {k: expect.Range(max=float(v)) for k, v in given.items() if k != "tolerance"}
         if "tolerance" in given:
             limits["tolerance"] = given["tolerance"]
         return dataclasses.replace(base, memory=dataclasses.replace(base.memory, **limits))
     if check == "log":
-        patterns = {k: tuple(model.LogPattern(text) for text in v) for k, v in given.items()}
-        return dataclasses.replace(base, log=model.ExpectLog(**patterns))
+        patterns = {k: tuple(expect.LogPattern(text) for text in v) for k, v in given.items()}
+        return dataclasses.replace(base, log=expect.ExpectLog(**patterns))
     if check == "ready":
         return dataclasses.replace(base, completion=over(base.completion))
     if check == "autotune":
-        return dataclasses.replace(base, autotune=over(base.autotune or model.ExpectAutotune()))
+        return dataclasses.replace(base, autotune=over(base.autotune or expect.ExpectAutotune()))
     if check == "tiers":
-        return dataclasses.replace(base, tiers=over(base.tiers or model.ExpectTiers()))
+        return dataclasses.replace(base, tiers=over(base.tiers or expect.ExpectTiers()))
     if check in ("throughput", "quality"):
         current = getattr(base, check)
         return base if current is None else dataclasses.replace(base, **{check: over(current)})

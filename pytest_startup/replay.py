@@ -15,7 +15,8 @@ from pytest_startup.recorded import RecordedGate
 if TYPE_CHECKING:
     from pytest_startup.launch.base import Running
     from pytest_startup.options import Options
-    from pytest_startup.profile.model import Profile, Prompt
+    from pytest_startup.profile.expect import Prompt
+    from pytest_startup.profile.model import Profile
     from pytest_startup.record import Completion, StartRecord
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from pytest_startup.engines.base import LogSummary
 from pytest_startup.engines.registry import dialect
 from pytest_startup.observe.cache_facts import content_facts
-from pytest_startup.profile.model import CacheFolder, Engine, Expect, Launch, ProcessLaunch, Profile, Restart
+from pytest_startup.profile.expect import Expect
+from pytest_startup.profile.model import CacheFolder, Engine, Launch, ProcessLaunch, Profile, Restart
 from pytest_startup.record import CacheFile, CacheTree, Completion, Fact, StartRecord, ThroughputSample
 
 DATA = Path(__file__).parent / "data" / "h200"

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_startup.checks.base import Outcome, Verdict
-from pytest_startup.profile.model import CacheFolder, Engine, Expect, Launch, ProcessLaunch, Profile, Restart
+from pytest_startup.profile.expect import Expect
+from pytest_startup.profile.model import CacheFolder, Engine, Launch, ProcessLaunch, Profile, Restart
 from pytest_startup.record import JSON, CacheFile, CacheTree, Completion, Evidence, Fact, StartRecord, ThroughputSample
 
 PASSED, FAILED = Outcome.PASSED, Outcome.FAILED

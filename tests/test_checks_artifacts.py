@@ -9,7 +9,8 @@ from helpers_records import FAILED, NOT_EXERCISED, NOT_OBSERVABLE, PASSED, fact,
 
 from pytest_startup.baseline import Baseline, Population, cache_hashes
 from pytest_startup.checks.artifacts import check
-from pytest_startup.profile.model import CacheFolder, Change, ExpectArtifacts, Profile, Restart
+from pytest_startup.profile.expect import ExpectArtifacts
+from pytest_startup.profile.model import CacheFolder, Change, Profile, Restart
 from pytest_startup.record import CacheTree, Fact, StartRecord
 
 KEY, OTHER = "ab" * 32, "cd" * 32

@@ -18,7 +18,8 @@ from helpers_records import (
 
 from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.autotune import check, records_loaded
-from pytest_startup.profile.model import ExpectAutotune, Restart
+from pytest_startup.profile.expect import ExpectAutotune
+from pytest_startup.profile.model import Restart
 from pytest_startup.record import Fact
 
 GEMM1, GEMM2 = "trtllm::fused_moe::gemm1", "trtllm::fused_moe::gemm2"

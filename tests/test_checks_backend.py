@@ -7,7 +7,7 @@ from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, fact, profi
 
 from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.backend import check
-from pytest_startup.profile.model import ExpectBackend
+from pytest_startup.profile.expect import ExpectBackend
 from pytest_startup.record import Fact
 
 

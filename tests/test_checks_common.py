@@ -24,8 +24,7 @@ from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Outcome
 from pytest_startup.checks.registry import CHECKS, run
-from pytest_startup.profile.model import (
-    Change,
+from pytest_startup.profile.expect import (
     ExpectAutotune,
     ExpectBackend,
     ExpectGraphs,
@@ -35,12 +34,11 @@ from pytest_startup.profile.model import (
     ExpectQuality,
     ExpectThroughput,
     ExpectTiers,
-    Host,
     LogPattern,
     Prompt,
     Range,
-    Restart,
 )
+from pytest_startup.profile.model import Change, Host, Restart
 from pytest_startup.record import Fact, StartRecord
 
 

@@ -7,7 +7,7 @@ from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, fact, profi
 
 from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.graphs import captured, check, effective_mode
-from pytest_startup.profile.model import ExpectGraphs
+from pytest_startup.profile.expect import ExpectGraphs
 from pytest_startup.record import Fact
 
 PIECEWISE, FULL = "mixed prefill-decode, PIECEWISE", "decode, FULL"

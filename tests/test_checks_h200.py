@@ -8,7 +8,8 @@ from helpers_records import text_of
 
 from pytest_startup.checks.base import Outcome, Verdict
 from pytest_startup.checks.registry import run
-from pytest_startup.profile.model import Expect, ExpectAutotune, ExpectBackend, ExpectGraphs, ExpectKv, Profile, Range
+from pytest_startup.profile.expect import Expect, ExpectAutotune, ExpectBackend, ExpectGraphs, ExpectKv, Range
+from pytest_startup.profile.model import Profile
 from pytest_startup.record import StartRecord
 
 #: What these records can show; the rest (workload, cleanup …) was not recorded.

@@ -7,7 +7,7 @@ from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, fact, profi
 
 from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.kv import check, compile_state
-from pytest_startup.profile.model import ExpectKv, Range
+from pytest_startup.profile.expect import ExpectKv, Range
 from pytest_startup.record import Fact
 
 

@@ -6,7 +6,7 @@ import pytest
 from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, fact, profile, record, reference, says
 
 from pytest_startup.checks.log import check
-from pytest_startup.profile.model import ExpectLog, LogPattern
+from pytest_startup.profile.expect import ExpectLog, LogPattern
 from pytest_startup.record import Fact
 
 

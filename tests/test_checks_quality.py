@@ -20,7 +20,7 @@ from helpers_records import (
 
 from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.quality import accepted, check
-from pytest_startup.profile.model import ExpectQuality, Prompt
+from pytest_startup.profile.expect import ExpectQuality, Prompt
 from pytest_startup.record import Completion
 
 ONE = ExpectQuality((Prompt("p1", contains="paris"),))

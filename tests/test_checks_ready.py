@@ -6,7 +6,8 @@ import pytest
 from helpers_records import FAILED, NOT_OBSERVABLE, PASSED, Outcome, answer, fact, profile, record, says
 
 from pytest_startup.checks.ready import check
-from pytest_startup.profile.model import Engine, ExpectQuality, Prompt
+from pytest_startup.profile.expect import ExpectQuality, Prompt
+from pytest_startup.profile.model import Engine
 from pytest_startup.record import Completion, Evidence, Fact, Failure
 
 LOOPING = "The answer is " + "the answer is " * 40

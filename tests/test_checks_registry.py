@@ -8,7 +8,8 @@ from helpers_records import FAILED, PASSED, fact, profile, record, reference, sa
 from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.base import Outcome
 from pytest_startup.checks.registry import CHECKS, applicable, run
-from pytest_startup.profile.model import Engine, ExpectLog, ExpectQuality, ExpectThroughput, LogPattern, Prompt, Waiver
+from pytest_startup.profile.expect import ExpectLog, ExpectQuality, ExpectThroughput, LogPattern, Prompt
+from pytest_startup.profile.model import Engine, Waiver
 
 ORDER = [
     "identity", "ready", "phases", "backend", "autotune", "artifacts", "graphs",

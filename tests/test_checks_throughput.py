@@ -20,7 +20,7 @@ from helpers_records import (
 from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.base import Verdict
 from pytest_startup.checks.throughput import check
-from pytest_startup.profile.model import ExpectThroughput
+from pytest_startup.profile.expect import ExpectThroughput
 from pytest_startup.record import ThroughputSample
 
 WANTED = ExpectThroughput(concurrency=(8,), repeats=7, tolerance=0.05)

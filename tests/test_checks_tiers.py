@@ -7,7 +7,8 @@ from helpers_records import FAILED, NOT_EXERCISED, NOT_OBSERVABLE, PASSED, Outco
 
 from pytest_startup.checks.registry import applicable
 from pytest_startup.checks.tiers import check
-from pytest_startup.profile.model import Engine, ExpectTiers
+from pytest_startup.profile.expect import ExpectTiers
+from pytest_startup.profile.model import Engine
 from pytest_startup.record import Fact
 
 

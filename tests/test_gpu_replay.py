@@ -9,7 +9,7 @@ from helpers_records import text_of
 
 from pytest_startup.checks.base import Outcome
 from pytest_startup.checks.registry import run as judge
-from pytest_startup.profile.model import Expect, ExpectTiers
+from pytest_startup.profile.expect import Expect, ExpectTiers
 
 #: Run → start → check → words of its message. Starts that are not named are green; every check that is not named, too.
 FAULTS: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {

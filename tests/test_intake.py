@@ -16,7 +16,7 @@ from pytest_startup.intake import Intake, LogReading, merged, read_logs
 from pytest_startup.launch.base import NodeLog
 from pytest_startup.observe.follow import replay
 from pytest_startup.observe.patterns import PatternScan, hint
-from pytest_startup.profile.model import ExpectLog, LogPattern
+from pytest_startup.profile.expect import ExpectLog, LogPattern
 
 DATA = Path(__file__).with_name("data") / "fake_engine"
 COLD = (DATA / "cold.log").read_bytes().replace(b"@STAMP@", b"11-29 15:00:00").replace(b"@PID@", b"7")

@@ -26,7 +26,7 @@ from helpers_caches import (
 
 from pytest_startup.ledger.book import build as build_ledger
 from pytest_startup.observe.cache_facts import content_facts
-from pytest_startup.profile.model import ExpectAutotune
+from pytest_startup.profile.expect import ExpectAutotune
 from pytest_startup.record import CacheFile, CacheTree
 from pytest_startup.record_json import record_from_json, record_to_json
 

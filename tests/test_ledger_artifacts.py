@@ -11,7 +11,7 @@ from helpers_caches import compile_case, fact, kinds
 from pytest_startup.ledger.book import build as build_ledger
 from pytest_startup.ledger.model import KINDS
 from pytest_startup.observe.compile_layout import classify, factor_diff, hash_of, loaded_place, parse_key_factors
-from pytest_startup.profile.model import ExpectArtifacts
+from pytest_startup.profile.expect import ExpectArtifacts
 from pytest_startup.record import CacheFile
 
 COLD = compile_case("tp2-cold")

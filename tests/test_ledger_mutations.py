@@ -12,7 +12,7 @@ import pytest
 from helpers_caches import fact, hits, kinds, place, seal, shot, start, tuned, version, whole, write
 
 from pytest_startup.ledger.book import build as build_ledger
-from pytest_startup.profile.model import ExpectAutotune
+from pytest_startup.profile.expect import ExpectAutotune
 
 LIBRARY, GPU = "0.6.18", "NVIDIA H200"
 NAME = "autotune_configs.json"

@@ -29,7 +29,7 @@ from pytest_startup.ledger.case import world_size
 from pytest_startup.ledger.model import KINDS
 from pytest_startup.ledger.versions import arches_of, key_shape, tuning_of, version_of
 from pytest_startup.observe.caches import snapshot
-from pytest_startup.profile.model import ExpectAutotune
+from pytest_startup.profile.expect import ExpectAutotune
 from pytest_startup.ranks import called, parse_rank, workers
 
 R0, R1 = "TP0_EP0", "TP1_EP1"

@@ -21,7 +21,7 @@ from pytest_startup.launch import locks
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.observe.gpus import Nvml
 from pytest_startup.observe.http import Http
-from pytest_startup.profile.model import Prompt
+from pytest_startup.profile.expect import Prompt
 
 QUESTION = Prompt("The capital of France is", max_tokens=4)
 

@@ -20,7 +20,8 @@ from pytest_startup.launch.nodes.gpus import computing, released
 from pytest_startup.launch.nodes.launcher import NodesLauncher, sampled_gpus
 from pytest_startup.observe.gpus import Nvml
 from pytest_startup.preflight_nodes import Seen, judge
-from pytest_startup.profile.model import ContainerLaunch, Range
+from pytest_startup.profile.expect import Range
+from pytest_startup.profile.model import ContainerLaunch
 
 #: Two GPUs; what it says of processes stands in the file ``apps``, and of 7 there ends at the second look.
 SMI = """\

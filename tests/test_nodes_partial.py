@@ -12,16 +12,8 @@ from pytest_startup.checks.base import Outcome
 from pytest_startup.checks.registry import run
 from pytest_startup.launch.nodes.rendezvous import Stand, missing
 from pytest_startup.ledger.book import build
-from pytest_startup.profile.model import (
-    ContainerFile,
-    ContainerLaunch,
-    Expect,
-    ExpectArtifacts,
-    ExpectGraphs,
-    ExpectLog,
-    Launch,
-    LogPattern,
-)
+from pytest_startup.profile.expect import Expect, ExpectArtifacts, ExpectGraphs, ExpectLog, LogPattern
+from pytest_startup.profile.model import ContainerFile, ContainerLaunch, Launch
 from pytest_startup.profile.nodes import Node, NodeContainer, files_of
 from pytest_startup.record import Fact, StartRecord
 from pytest_startup.report.results import ItemResult, ProfileResult

@@ -27,7 +27,7 @@ from pytest_startup.engines.base import Endpoints
 from pytest_startup.launch.listeners import who_listens
 from pytest_startup.observe.ready import PROBE_TOKENS, ReadyResult, ReadyWatch
 from pytest_startup.observe.sources import Listening
-from pytest_startup.profile.model import Prompt
+from pytest_startup.profile.expect import Prompt
 
 PROMPT = Prompt("The capital of France is")
 ENDPOINTS = Endpoints()

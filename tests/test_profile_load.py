@@ -16,6 +16,7 @@ from helpers_profile import CONTAINER, IMAGE_ID, MINIMAL, read
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pytest_startup.profile import expect as e
 from pytest_startup.profile import model as m
 from pytest_startup.profile.load import load
 from pytest_startup.profile.problems import ProfileError
@@ -60,8 +61,8 @@ def test_the_cpu_profile(tmp_path: Path) -> None:
         ("restart-2", "process"),
         ("restart-3", "process+page-cache-dropped"),
     ]
-    assert profile.expect.kv.tokens == m.Range(exact=262144)
-    assert profile.expect.throughput == m.ExpectThroughput((1, 8), tolerance=0.3)
+    assert profile.expect.kv.tokens == e.Range(exact=262144)
+    assert profile.expect.throughput == e.ExpectThroughput((1, 8), tolerance=0.3)
     assert profile.waiver("graphs") == m.Waiver("graphs", "the CPU platform has no CUDA graphs")
     assert profile.place("expect.kv.tokens") == "profile.yaml:7"
     assert profile.place("restart-3.kind") == "profile.yaml:6"
@@ -78,9 +79,9 @@ def test_defaults_are_those_of_the_dataclasses_and_of_the_schema() -> None:
     assert spelled.deadlines == profile.deadlines
     assert spelled.expect == dataclasses.replace(
         profile.expect,
-        autotune=m.ExpectAutotune(),
-        throughput=m.ExpectThroughput((1,)),
-        quality=m.ExpectQuality((m.Prompt("p"),)),
+        autotune=e.ExpectAutotune(),
+        throughput=e.ExpectThroughput((1,)),
+        quality=e.ExpectQuality((e.Prompt("p"),)),
     )
     assert spelled.launch == profile.launch
     assert spelled.settle == profile.settle
@@ -175,17 +176,17 @@ expect:
   log: {forbid: [bad], require: [{pattern: good, every: rank}]}
 """
     ).expect
-    assert expect.backend == m.ExpectBackend("FLASHINFER", moe="FLASHINFER_CUTLASS", kv_dtype="fp8", fallback="allow")
-    assert expect.autotune == m.ExpectAutotune(2, 42, ops=("gemm1",))
-    assert expect.artifacts == m.ExpectArtifacts(missing="any", ranks=2)
-    assert expect.graphs == m.ExpectGraphs("FULL", (1, 2), {"FULL": 3}, 90.0)
-    assert expect.kv == m.ExpectKv(m.Range(min=100), m.Range(exact=36.5), 0.01)
-    assert expect.memory == m.ExpectMemory(m.Range(max=84), tolerance=0.05)
-    assert expect.throughput == m.ExpectThroughput((1,), min_tokens_per_second={1: 19.82})
-    assert expect.quality == m.ExpectQuality((m.Prompt("x", chat=True),), logprob=0.2)
-    assert expect.completion == m.Prompt("y", "z", 8)
-    assert expect.tiers == m.ExpectTiers(True, 0.5, 0.4)
-    assert expect.log == m.ExpectLog((m.LogPattern("bad"),), (m.LogPattern("good", "rank"),))
+    assert expect.backend == e.ExpectBackend("FLASHINFER", moe="FLASHINFER_CUTLASS", kv_dtype="fp8", fallback="allow")
+    assert expect.autotune == e.ExpectAutotune(2, 42, ops=("gemm1",))
+    assert expect.artifacts == e.ExpectArtifacts(missing="any", ranks=2)
+    assert expect.graphs == e.ExpectGraphs("FULL", (1, 2), {"FULL": 3}, 90.0)
+    assert expect.kv == e.ExpectKv(e.Range(min=100), e.Range(exact=36.5), 0.01)
+    assert expect.memory == e.ExpectMemory(e.Range(max=84), tolerance=0.05)
+    assert expect.throughput == e.ExpectThroughput((1,), min_tokens_per_second={1: 19.82})
+    assert expect.quality == e.ExpectQuality((e.Prompt("x", chat=True),), logprob=0.2)
+    assert expect.completion == e.Prompt("y", "z", 8)
+    assert expect.tiers == e.ExpectTiers(True, 0.5, 0.4)
+    assert expect.log == e.ExpectLog((e.LogPattern("bad"),), (e.LogPattern("good", "rank"),))
 
 
 def test_environment_values_become_secrets_and_are_never_shown() -> None:

@@ -15,7 +15,7 @@ from helpers_live import Outside, Run, Site, live, quick, replayed
 from pytest_startup.artifacts import ArtifactsError
 from pytest_startup.gate import StartFailed
 from pytest_startup.launch.base import LaunchError
-from pytest_startup.profile.model import Prompt
+from pytest_startup.profile.expect import Prompt
 
 NEEDS = "${{MY_TOKEN}}"
 

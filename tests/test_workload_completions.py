@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_startup.engines.base import Endpoints
 from pytest_startup.observe.http import Answer, Http
-from pytest_startup.profile.model import ExpectQuality, Prompt
+from pytest_startup.profile.expect import ExpectQuality, Prompt
 from pytest_startup.record import Completion
 from pytest_startup.workload import quality
 from pytest_startup.workload.answers import read_completion, why_not_real

@@ -13,7 +13,7 @@ from helpers_http import FaultServer, Reply, Request, completion, computed, http
 
 from pytest_startup.engines.base import Endpoints
 from pytest_startup.observe.http import Http
-from pytest_startup.profile.model import ExpectThroughput
+from pytest_startup.profile.expect import ExpectThroughput
 from pytest_startup.record import Completion, ThroughputSample
 from pytest_startup.workload.throughput import measure, requests_per_batch, why_not_counted
 from pytest_startup.workload.window import REUSED_PROMPTS, REUSED_TOKENS, counter_facts

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pytest_startup.ledger.book import build as build_ledger
 from pytest_startup.observe import caches
-from pytest_startup.profile.model import ExpectAutotune
+from pytest_startup.profile.expect import ExpectAutotune
 from pytest_startup.record import StartRecord
 
 LIMIT = 10.0

@@ -11,7 +11,8 @@ from pytest_startup.ledger import log as ledger_log
 from pytest_startup.ledger.book import build as build_ledger
 from pytest_startup.ledger.log import RankLog, TuningLog
 from pytest_startup.ledger.model import Ledger, LedgerFinding
-from pytest_startup.profile.model import ExpectAutotune, Profile
+from pytest_startup.profile.expect import ExpectAutotune
+from pytest_startup.profile.model import Profile
 from pytest_startup.ranks import called
 from pytest_startup.record import JSON, StartRecord
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from pytest_startup.baseline import Baseline, Population
 from pytest_startup.checks.base import Finding, Outcome, Verdict
 from pytest_startup.ledger.moves import places
-from pytest_startup.profile.model import Profile, Range, Restart
+from pytest_startup.profile.expect import Range
+from pytest_startup.profile.model import Profile, Restart
 from pytest_startup.record import JSON, Completion, Evidence, Fact, StartRecord
 
 #: How many lines of evidence one finding shows; the rest is in the record.

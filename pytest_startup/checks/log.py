@@ -6,7 +6,8 @@ from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
 from pytest_startup.leftup import left_up
-from pytest_startup.profile.model import LogPattern, Profile
+from pytest_startup.profile.expect import LogPattern
+from pytest_startup.profile.model import Profile
 from pytest_startup.record import Evidence, Fact, StartRecord
 
 

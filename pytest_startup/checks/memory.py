@@ -7,7 +7,8 @@ from dataclasses import replace
 from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
-from pytest_startup.profile.model import Profile, Range
+from pytest_startup.profile.expect import Range
+from pytest_startup.profile.model import Profile
 from pytest_startup.record import Fact, StartRecord
 
 #: GiB by which the memory in use before a start may exceed that before the reference start (contexts, display).

@@ -9,7 +9,8 @@ from itertools import zip_longest
 from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common, texts
 from pytest_startup.checks.base import Verdict
-from pytest_startup.profile.model import ExpectQuality, Profile
+from pytest_startup.profile.expect import ExpectQuality
+from pytest_startup.profile.model import Profile
 from pytest_startup.record import JSON, Completion, StartRecord
 
 _HELPS = (

@@ -8,7 +8,8 @@ from statistics import median
 from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
-from pytest_startup.profile.model import ExpectThroughput, Profile
+from pytest_startup.profile.expect import ExpectThroughput
+from pytest_startup.profile.model import Profile
 from pytest_startup.record import Evidence, Fact, StartRecord, ThroughputSample
 from pytest_startup.workload.statistics import Decision, compare
 

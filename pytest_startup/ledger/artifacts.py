@@ -10,7 +10,7 @@ from pytest_startup.ledger.model import LedgerFinding, Part, Row, Unknown
 from pytest_startup.observe.autotune_records import is_record_file
 from pytest_startup.observe.caches import diff
 from pytest_startup.observe.compile_layout import RANK_TIERS, TIERS, Artifact, classify, loaded_place
-from pytest_startup.profile.model import ExpectArtifacts
+from pytest_startup.profile.expect import ExpectArtifacts
 from pytest_startup.ranks import Worker, called, of_folder
 from pytest_startup.record import CacheFile, CacheTree, Evidence, Fact, StartRecord
 

@@ -10,7 +10,7 @@ from pytest_startup.ledger import versions as ledger_versions
 from pytest_startup.ledger.case import Case, Holding, files_of, hold, stage_size, used_files
 from pytest_startup.ledger.model import LedgerFinding, Part, Row
 from pytest_startup.ledger.records import TIER, WatchedFile, static_findings
-from pytest_startup.profile.model import ExpectAutotune
+from pytest_startup.profile.expect import ExpectAutotune
 from pytest_startup.ranks import Worker
 from pytest_startup.record import StartRecord
 

@@ -14,7 +14,7 @@ from pytest_startup.ledger import autotune as autotune_tier
 from pytest_startup.ledger.case import team_of
 from pytest_startup.ledger.model import KINDS, Ledger, Unknown
 from pytest_startup.ledger.moves import moves
-from pytest_startup.profile.model import ExpectArtifacts, ExpectAutotune
+from pytest_startup.profile.expect import ExpectArtifacts, ExpectAutotune
 from pytest_startup.ranks import Worker
 from pytest_startup.record import StartRecord
 

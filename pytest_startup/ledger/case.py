@@ -11,7 +11,7 @@ from pytest_startup.ledger.records import WatchedFile
 from pytest_startup.ledger.versions import Tuning
 from pytest_startup.observe.autotune_records import KEY_HASH, TuningRecord
 from pytest_startup.observe.cache_facts import record_files
-from pytest_startup.profile.model import ExpectAutotune
+from pytest_startup.profile.expect import ExpectAutotune
 from pytest_startup.ranks import Worker, of_folder, workers
 from pytest_startup.record import CacheTree, StartRecord
 

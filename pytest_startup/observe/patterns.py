@@ -11,7 +11,7 @@ from pytest_startup.record import JSON, Evidence, Fact
 
 if TYPE_CHECKING:
     from pytest_startup.observe.sources import NodeLog
-    from pytest_startup.profile.model import ExpectLog
+    from pytest_startup.profile.expect import ExpectLog
 
 #: Matches of one pattern that are kept: a pattern that fits every line would fill the record.
 MOST = 50

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pytest_startup.engines.base import Endpoints
 from pytest_startup.observe.http import Http
 from pytest_startup.observe.sources import Listening
-from pytest_startup.profile.model import Prompt
+from pytest_startup.profile.expect import Prompt
 from pytest_startup.record import Completion, Evidence
 from pytest_startup.workload.answers import why_not_real
 from pytest_startup.workload.completions import Target, ask

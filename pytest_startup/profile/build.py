@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_startup.profile import expect as e
 from pytest_startup.profile import model as m
 from pytest_startup.profile.names import PHASE_KEYS
 from pytest_startup.profile.nodes import Node
@@ -196,89 +197,89 @@ class Builder:
                 )
         return tuple(out)
 
-    def range(self, value: Any) -> m.Range | None:
+    def range(self, value: Any) -> e.Range | None:
         if value is None:
             return None
         if value == "baseline":
-            return m.Range(baseline=True)
+            return e.Range(baseline=True)
         if isinstance(value, dict):
             low, high = value.get("min"), value.get("max")
-            return m.Range(min=None if low is None else float(low), max=None if high is None else float(high))
-        return m.Range(exact=float(value))
+            return e.Range(min=None if low is None else float(low), max=None if high is None else float(high))
+        return e.Range(exact=float(value))
 
-    def prompt(self, data: Mapping[str, Any]) -> m.Prompt:
-        return m.Prompt(
+    def prompt(self, data: Mapping[str, Any]) -> e.Prompt:
+        return e.Prompt(
             prompt=self.text(data["prompt"]),
             contains=self.maybe(data.get("contains")),
-            max_tokens=data.get("max_tokens", m.Prompt.max_tokens),
+            max_tokens=data.get("max_tokens", e.Prompt.max_tokens),
             chat=data.get("chat", False),
         )
 
-    def patterns(self, rows: list[Any] | None) -> tuple[m.LogPattern, ...]:
+    def patterns(self, rows: list[Any] | None) -> tuple[e.LogPattern, ...]:
         return tuple(
-            m.LogPattern(self.text(r["pattern"]), r.get("every", "start"))
+            e.LogPattern(self.text(r["pattern"]), r.get("every", "start"))
             if isinstance(r, dict)
-            else m.LogPattern(self.text(r))
+            else e.LogPattern(self.text(r))
             for r in rows or ()
         )
 
     def rate(self, value: Any) -> float | bool | None:
         return value if value is None or isinstance(value, bool) else fraction(value)
 
-    def expect(self, data: Mapping[str, Any]) -> m.Expect:
+    def expect(self, data: Mapping[str, Any]) -> e.Expect:
         backend, artifacts = data.get("backend") or {}, data.get("artifacts") or {}
         tiers, log = data.get("tiers"), data.get("log") or {}
-        return m.Expect(
-            backend=m.ExpectBackend(**{k: self.text(v) for k, v in backend.items()}),
+        return e.Expect(
+            backend=e.ExpectBackend(**{k: self.text(v) for k, v in backend.items()}),
             autotune=self.autotune(data.get("autotune")),
-            artifacts=m.ExpectArtifacts(**artifacts),
+            artifacts=e.ExpectArtifacts(**artifacts),
             graphs=self.graphs(data.get("graphs") or {}),
             kv=self.kv(data.get("kv") or {}),
             memory=self.memory(data.get("memory") or {}),
             throughput=self.throughput(data.get("throughput")),
             quality=self.quality(data.get("quality")),
-            completion=self.prompt(data["completion"]) if "completion" in data else m.Expect().completion,
-            tiers=None if tiers is None else m.ExpectTiers(**{k: self.rate(v) for k, v in tiers.items()}),
-            log=m.ExpectLog(self.patterns(log.get("forbid")), self.patterns(log.get("require"))),
+            completion=self.prompt(data["completion"]) if "completion" in data else e.Expect().completion,
+            tiers=None if tiers is None else e.ExpectTiers(**{k: self.rate(v) for k, v in tiers.items()}),
+            log=e.ExpectLog(self.patterns(log.get("forbid")), self.patterns(log.get("require"))),
         )
 
-    def autotune(self, data: Mapping[str, Any] | None) -> m.ExpectAutotune | None:
-        return None if data is None else m.ExpectAutotune(**{**data, "ops": self.texts(data.get("ops"))})
+    def autotune(self, data: Mapping[str, Any] | None) -> e.ExpectAutotune | None:
+        return None if data is None else e.ExpectAutotune(**{**data, "ops": self.texts(data.get("ops"))})
 
-    def graphs(self, data: Mapping[str, Any]) -> m.ExpectGraphs:
+    def graphs(self, data: Mapping[str, Any]) -> e.ExpectGraphs:
         seconds = data.get("max_seconds")
-        return m.ExpectGraphs(
+        return e.ExpectGraphs(
             mode=self.maybe(data.get("mode")),
             sizes=tuple(data["sizes"]) if "sizes" in data else None,
             captured=dict(data.get("captured", {})),
             max_seconds=None if seconds is None else duration(seconds),
         )
 
-    def kv(self, data: Mapping[str, Any]) -> m.ExpectKv:
-        tokens = self.range(data.get("tokens", "baseline")) or m.Range(baseline=True)
-        return m.ExpectKv(tokens, self.range(data.get("available_gib")), fraction(data.get("tolerance", 0)))
+    def kv(self, data: Mapping[str, Any]) -> e.ExpectKv:
+        tokens = self.range(data.get("tokens", "baseline")) or e.Range(baseline=True)
+        return e.ExpectKv(tokens, self.range(data.get("available_gib")), fraction(data.get("tolerance", 0)))
 
-    def memory(self, data: Mapping[str, Any]) -> m.ExpectMemory:
+    def memory(self, data: Mapping[str, Any]) -> e.ExpectMemory:
         limits = {k: self.range(v) for k, v in data.items() if k != "tolerance"}
-        return m.ExpectMemory(**limits, tolerance=fraction(data.get("tolerance", m.ExpectMemory.tolerance)))
+        return e.ExpectMemory(**limits, tolerance=fraction(data.get("tolerance", e.ExpectMemory.tolerance)))
 
-    def throughput(self, data: Mapping[str, Any] | None) -> m.ExpectThroughput | None:
+    def throughput(self, data: Mapping[str, Any] | None) -> e.ExpectThroughput | None:
         if data is None:
             return None
         given = dict(data)
         given["concurrency"] = tuple(data["concurrency"])
-        given["tolerance"] = fraction(data.get("tolerance", m.ExpectThroughput.tolerance))
+        given["tolerance"] = fraction(data.get("tolerance", e.ExpectThroughput.tolerance))
         given["min_tokens_per_second"] = {int(k): float(v) for k, v in data.get("min_tokens_per_second", {}).items()}
-        return m.ExpectThroughput(**given)
+        return e.ExpectThroughput(**given)
 
-    def quality(self, data: Mapping[str, Any] | None) -> m.ExpectQuality | None:
+    def quality(self, data: Mapping[str, Any] | None) -> e.ExpectQuality | None:
         if data is None:
             return None
-        return m.ExpectQuality(
+        return e.ExpectQuality(
             prompts=tuple(self.prompt(p) for p in data["prompts"]),
             tolerance=fraction(data.get("tolerance", 0)),
-            logprob=float(data.get("logprob", m.ExpectQuality.logprob)),
-            loops=data.get("loops", m.ExpectQuality.loops),
+            logprob=float(data.get("logprob", e.ExpectQuality.logprob)),
+            loops=data.get("loops", e.ExpectQuality.loops),
         )
 
     def waiver(self, data: Mapping[str, Any]) -> m.Waiver:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_startup.profile.model import Prompt
+from pytest_startup.profile.expect import Prompt
 from pytest_startup.workload.answers import read_completion
 from pytest_startup.workload.requests import chat_body, completion_body
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_startup.profile.model import ExpectQuality
+from pytest_startup.profile.expect import ExpectQuality
 from pytest_startup.record import Completion
 from pytest_startup.workload.completions import Target, ask
 

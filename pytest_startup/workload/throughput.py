@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pytest_startup.observe.host import cpu_stalled, pressure_facts
-from pytest_startup.profile.model import ExpectThroughput
+from pytest_startup.profile.expect import ExpectThroughput
 from pytest_startup.record import Completion, Fact, ThroughputSample
 from pytest_startup.workload.answers import read_completion, why_not_real
 from pytest_startup.workload.completions import Target

@@ -60,6 +60,7 @@ MODULES = (
     "pytest_startup.observe.sampler",
     "pytest_startup.observe.sources",
     "pytest_startup.profile",
+    "pytest_startup.profile.expect",
     "pytest_startup.profile.model",
     "pytest_startup.profile.nodes",
     "pytest_startup.record",
