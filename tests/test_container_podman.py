@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pytest_startup.dockerrun import inspected
+from pytest_startup.dockerinspect import inspected
 from pytest_startup.draft import from_run
 from pytest_startup.draftyaml import render
 from pytest_startup.launch.container import podman
