@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from pytest_startup import clean_nodes
 from pytest_startup.launch import registry
+from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.container import clean as container_clean
 from pytest_startup.launch.process import clean as process_clean
 from pytest_startup.launch.registry import Entry
+from pytest_startup.profile.problems import ProfileError
 from pytest_startup.record import Leftover
 
 
@@ -24,9 +29,7 @@ class Remains:
 
     @property
     def title(self) -> str:
-        entry = self.entry
-        kept = ", left up on purpose" if entry.kept else ""
-        return f"{entry.kind} of run {entry.run_id}, {entry.start}, started {entry.started_at}{kept}: {entry.command}"
+        return registry.title(self.entry)
 
 
 #: ``look(entry) -> texts`` and ``remove(entry) -> leftovers`` of one kind of entry.
@@ -93,29 +96,62 @@ def main(argv: Sequence[str]) -> int:
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--dry-run", action="store_true", help="only show it (default)")
     choice.add_argument("--yes", action="store_true", help="remove it, also what --startup-keep left up")
+    parser.add_argument(
+        "--profile",
+        metavar="YAML",
+        type=Path,
+        action="append",
+        default=[],
+        help="look on the nodes behind ssh of this profile, too; may be given several times",
+    )
     options = parser.parse_args(list(argv))
     try:
         folder = registry.state_folder(create=False)
-    except registry.UnsafeFolder as error:
+        far = [clean_nodes.Far(path) for path in options.profile]
+    except (registry.UnsafeFolder, ProfileError, LaunchError) as error:
         print(f"pytest-startup clean: {error}", file=sys.stderr)
         return 2
-    found = find(folder)
-    if not options.yes:
-        for remains in found:
-            print(remains.title)
-            for thing in remains.things or ("nothing of it is left but its entry",):
-                print(f"  {thing}")
-        if not found:
-            print("nothing is left of dead runs")
-            return 0
-        print("nothing was touched; remove it with --yes")
-        return 1 if any(r.things for r in found) else 0
+    found = [Found(r.title, r.things, partial(remove, folder, r)) for r in find(folder)]
+    unseen = False
+    with contextlib.ExitStack() as stack:
+        for one in far:
+            stack.callback(one.close)
+            for title, things, way in one.find():
+                found.append(Found(title, things, way))
+            for problem in one.problems:
+                print(f"pytest-startup clean: {problem}", file=sys.stderr)
+                unseen = True
+        return max(_remove(found) if options.yes else _show(found), int(unseen))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is left of one start, here or on a node, and how it is removed."""
+
+    title: str
+    things: tuple[str, ...]
+    remove: Callable[[], Sequence[Leftover]]
+
+
+def _show(found: Sequence[Found]) -> int:
+    for one in found:
+        print(one.title)
+        for thing in one.things or ("nothing of it is left but its entry",):
+            print(f"  {thing}")
+    if not found:
+        print("nothing is left of dead runs")
+        return 0
+    print("nothing was touched; remove it with --yes")
+    return 1 if any(one.things for one in found) else 0
+
+
+def _remove(found: Sequence[Found]) -> int:
     failed = False
-    for remains in found:
-        print(remains.title)
-        done = remove(folder, remains)
-        for one in done:
-            print(f"  {told([one])}")
-        failed = failed or not all(one.released for one in done)
+    for one in found:
+        print(one.title)
+        done = one.remove()
+        for left in done:
+            print(f"  {told([left])}")
+        failed = failed or not all(left.released for left in done)
     print("something could not be removed" if failed else "nothing is left of dead runs")
     return 1 if failed else 0

@@ -19,6 +19,7 @@ from pytest_startup.clean import sweep
 from pytest_startup.gate import NOT_RELEASED, REFERENCE, StartFailed
 from pytest_startup.launch.base import Keeps, LaunchError, StartPlan
 from pytest_startup.launch.choose import choose_launcher
+from pytest_startup.profile.nodes import clean_command
 from pytest_startup.profile.resolve import resolved_json
 from pytest_startup.recorded import RecordedGate
 from pytest_startup.redact import Redactor
@@ -123,7 +124,7 @@ class LiveGate(RecordedGate):
         running = current.running
         if self._options.keep and running.exited() is None and isinstance(running, Keeps) and running.keep():
             text = f"{current.plan.name}: left running at {running.base_url} as asked"
-            self._notes.append(f"{text}; end it with: pytest-startup clean --yes")
+            self._notes.append(f"{text}; end it with: {clean_command(self.profile)}")
             return
         self._finish_current()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.nodes import docker as nodes_docker
 from pytest_startup.launch.nodes.inspect import sha256
-from pytest_startup.profile.nodes import files_of
+from pytest_startup.profile.nodes import clean_command, files_of
 
 if TYPE_CHECKING:
     from pytest_startup.launch.nodes.reach import Access
@@ -134,6 +134,8 @@ def _alone(profile: Profile, node: Node, data: Mapping[str, Any]) -> list[tuple[
         out.append((".address", f"{node.address}: {data['address']}"))
     out += [(".ports", f"port {port} is already taken by {who}") for port, who in data["ports"].items()]
     out += [(".ports", f"{what} is in use by {who}") for what, who in data["locks"].items()]
+    if data["ports"] or data["locks"]:
+        out += [(".ports", f"still up: {what}; end it with: {clean_command(profile)}") for what in data["kept"]]
     if not data["cwd"]:
         out.append((".cwd", "the working folder is not there"))
     elif data["command"] is None:

@@ -44,6 +44,7 @@ def node(**changes: Any) -> dict[str, Any]:
         "address": None,
         "ports": {},
         "locks": {},
+        "kept": [],
         "checkpoint": {"/model": {**same, "revision": "fc694b54fb0174e0913e6adf86691ef85a4ead47"}},
         "file_systems": {"/model": "ext4", "/cache": "ext4"},
         "caches": {"compile": "/cache"},

@@ -137,6 +137,12 @@ def entries(folder: Path) -> Iterator[Entry]:
             continue
 
 
+def title(entry: Entry) -> str:
+    """What was started, when and by which run, on one line."""
+    kept = ", left up on purpose" if entry.kept else ""
+    return f"{entry.kind} of run {entry.run_id}, {entry.start}, started {entry.started_at}{kept}: {entry.command}"
+
+
 def orphaned(entry: Entry) -> bool:
     """Has the run that started it ended, so that nobody else will remove it (a keeper does not end what is kept)?
 

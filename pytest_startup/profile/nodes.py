@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +90,12 @@ class Node:
     start_when: StartWhen | None = None
     container: NodeContainer = NodeContainer()
     steps: tuple[Step, ...] = ()
+
+
+def clean_command(profile: Profile) -> str:
+    """The command that ends what ``--startup-keep`` has left up: nodes behind ssh are found through their profile."""
+    far = any(node.reach.kind in ("ssh", "context") for node in profile.nodes)
+    return "pytest-startup clean --yes" + (f" --profile {shlex.quote(str(profile.path))}" if far else "")
 
 
 def files_of(profile: Profile, node: Node) -> tuple[ContainerFile, ...]:

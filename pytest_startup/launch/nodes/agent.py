@@ -36,16 +36,42 @@ from pytest_startup.profile.model import CacheFolder
 Errand = Callable[[Mapping[str, Any]], Any]
 
 
+def _orphans() -> list[registry.Entry]:
+    """What dead runs have left here, and what was left up on purpose."""
+    folder = registry.state_folder(create=False)
+    entries = list(registry.entries(folder)) if folder.is_dir() else []
+    return [e for e in entries if e.kind == "process" and registry.orphaned(e)]
+
+
+def _remains(_: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """For ``pytest-startup clean``: each of them with what would be removed."""
+    return [
+        {"run_id": e.run_id, "start": e.start, "title": registry.title(e), "things": list(process_clean.look(e))}
+        for e in _orphans()
+    ]
+
+
+def _clean(asked: Mapping[str, Any]) -> list[list[Any]]:
+    """Remove one of them."""
+    out = []
+    for entry in _orphans():
+        if (entry.run_id, entry.start) == (asked["run_id"], asked["start"]):
+            done = process_clean.remove(entry)
+            if all(one.released for one in done):
+                registry.remove(registry.state_folder(), entry)
+            out += [[d.kind, d.what, d.released] for d in done]
+    return out
+
+
 def _sweep(_: Mapping[str, Any]) -> list[str]:
     """Remove what dead runs left behind on this node, but not what was kept on purpose; one text each."""
-    folder = registry.state_folder(create=False)
     out = []
-    for entry in registry.entries(folder) if folder.is_dir() else ():
-        if entry.kind != "process" or entry.kept or not registry.orphaned(entry):
+    for entry in _orphans():
+        if entry.kept:
             continue
         done = process_clean.remove(entry)
         if all(one.released for one in done):
-            registry.remove(folder, entry)
+            registry.remove(registry.state_folder(), entry)
         if done:
             told = ", ".join(f"{d.kind} {d.what} {'removed' if d.released else 'could not be removed'}" for d in done)
             out.append(f"a dead run had left behind {entry.command} ({entry.run_id}, {entry.start}): {told}")
@@ -112,6 +138,8 @@ def _put(asked: Mapping[str, Any]) -> dict[str, str]:
 
 ERRANDS: dict[str, Errand] = {
     "sweep": _sweep,
+    "remains": _remains,
+    "clean": _clean,
     "drop": _drop,
     "wipe": _wipe,
     "listens": _listens,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_startup.launch import locks, ports
+from pytest_startup.launch import locks, ports, registry
 from pytest_startup.launch.nodes import gpus as nodes_gpus
 from pytest_startup.launch.nodes import steps as nodes_steps
 from pytest_startup.observe.host import host_facts, meminfo, shm_facts
@@ -58,6 +58,7 @@ def inspect(asked: Mapping[str, Any]) -> dict[str, Any]:
         "locks": {
             f"{k} {n}": locks.holder(locks.lock_path(k, n)) for k, n in asked["locks"] if not locks.is_free(k, n)
         },
+        "kept": kept(),
         "checkpoint": {p: manifest(Path(p)) for p in asked["checkpoint"]},
         "file_systems": {p: file_system(p) for p in (*asked["checkpoint"], *asked["caches"].values())},
         "caches": asked["caches"],
@@ -68,6 +69,16 @@ def inspect(asked: Mapping[str, Any]) -> dict[str, Any]:
         "cwd": os.path.isdir(asked["cwd"]),
         "gpu": nodes_gpus.gpus() if asked["gpus"] or asked["look_at_gpus"] else None,
     }
+
+
+def kept() -> list[str]:
+    """Engines of ours that were left up on purpose by a run that is over, one title each."""
+    try:
+        folder = registry.state_folder(create=False)
+    except registry.UnsafeFolder:
+        return []
+    entries = registry.entries(folder) if folder.is_dir() else ()
+    return [registry.title(e) for e in entries if e.kept and registry.orphaned(e)]
 
 
 def find_command(command: str, cwd: str, path: str | None) -> str | None:

@@ -19,6 +19,7 @@ from typing import Any
 from pytest_startup.launch import locks, ports
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.environment import engine_environment
+from pytest_startup.launch.identity import Identity
 from pytest_startup.launch.listeners import who_listens
 from pytest_startup.launch.nodes import steps as nodes_steps
 from pytest_startup.launch.nodes.inside import Inside
@@ -118,6 +119,16 @@ class NodeKeeper(Keeper):
             return None
         return keeper
 
+    def _owner(self) -> Identity:
+        """Whom sshd has started us for may live as long as we do, a shell for example: it is the link that counts."""
+        return Identity(0, 0) if self._kept and self._orphaned else super()._owner()
+
+    def _owner_died(self) -> None:
+        first = not self._orphaned
+        super()._owner_died()
+        if first and self._kept:
+            self._record()
+
     def _labels(self) -> dict[str, str]:
         if not self.spec.docker:
             return {}
@@ -211,6 +222,10 @@ class NodeKeeper(Keeper):
             found = who_listens(int(command["port"]), {p.pid for p in self._processes().living()})
             self._out.say("listens", who=found.who, text=found.text)
         else:
+            if do == "keep":  # nobody will ask any more
+                self._memory.stop()
+                if self._peers is not None:
+                    self._peers.stop()
             super()._obey(command)
 
     def _end(self, limit: float, give_up: float) -> None:

@@ -134,9 +134,9 @@ class NodesLauncher:
         return notes
 
     def close(self) -> Sequence[Leftover]:
-        """Stop what runs, and give up the connections; what could not be released is in the answer."""
+        """Stop what runs and is not to be kept, and give up the connections; what was not released is in the answer."""
         left: list[Leftover] = []
-        if self._running is not None:
+        if self._running is not None and not self._running.kept:
             left += [one for one in self._running.stop() if not one.released]
             for member in self._running.spared().values():
                 deadlines = self._running.deadlines

@@ -148,6 +148,12 @@ class NodeLink(KeeperLink):
                 self._process.stdin.write(data)
                 self._process.stdin.flush()
 
+    def forget(self) -> None:
+        """As of a keeper of this host; one of a local node is our own child, and must not be ended with its link."""
+        self._pinging.clear()
+        super().forget()
+        self._errors.close()
+
     def close(self) -> None:
         self._pinging.clear()
         super().close()

@@ -174,6 +174,21 @@ class Member:
             out.append(Fact("log.incomplete", str(lost), evidence, node=name))
         return out
 
+    def keep(self) -> bool:
+        """Its engine is to stay up when the link ends; False: its keeper did not say that it will."""
+        link = self.link
+        return link is not None and link.lost is None and link.ask("keep", 5.0) is not None
+
+    def forget(self) -> None:
+        """After ``keep``, of all nodes: nothing of it is ours any more. Its log ends here."""
+        self._left = []
+        if self.link is not None:
+            self.link.forget()
+            with self.link.receiving:
+                if self._files is not None:
+                    self._files.close()
+                    self._files = None
+
     def hurry(self, release: float) -> None:
         """KILL at once what a stop that has begun still waits for."""
         if self._told_to_stop and self.link is not None:

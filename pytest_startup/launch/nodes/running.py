@@ -49,6 +49,7 @@ class NodesRunning:
         self._left: list[Leftover] | None = None
         self._hurried = False
         self._spared: frozenset[str] = frozenset()
+        self.kept = False
         self._waiting = [m for m in members if m.started_at is None]
         self._failed: Exit | None = None
         self._launched_at = time.monotonic()
@@ -125,6 +126,16 @@ class NodesRunning:
     def spared(self) -> dict[str, Member]:
         """The nodes that were to run on behalf of the next start; whether they do, ``ended`` tells."""
         return {n: m for n, m in self._members.items() if n in self._spared}
+
+    def keep(self) -> bool:
+        """See ``launch.base.Keeps``: all nodes stay up, or none."""
+        members = list(self._members.values())
+        if self.exited() is not None or any(m.started_at is None for m in members):
+            return False
+        self.kept = all(m.keep() for m in members)
+        for member in members if self.kept else ():
+            member.forget()
+        return self.kept
 
     def stop(self) -> Sequence[Leftover]:
         """The API node first: it ends cleanly while its peers live; then the others, all at once, each with the whole

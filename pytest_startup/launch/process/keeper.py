@@ -169,7 +169,7 @@ class Keeper:
                     run_id=spec.run_id,
                     start=spec.start,
                     kind="process",
-                    owner=Identity(*spec.owner),
+                    owner=self._owner(),
                     keeper=identify(os.getpid()),
                     known=tuple(sorted(self._watch.known)),
                     port=spec.port,
@@ -183,6 +183,10 @@ class Keeper:
                     namespace=registry.pid_namespace(),
                 ),
             )
+
+    def _owner(self) -> Identity:
+        """Whose death makes an orphan of what runs here."""
+        return Identity(*self.spec.owner)
 
     def _labels(self) -> dict[str, str]:
         """What else the next run must know to remove this start."""
