@@ -11,8 +11,9 @@ from pytest_startup.ledger.case import key_index
 from pytest_startup.ledger.model import Ledger
 from pytest_startup.ledger.moves import factors
 from pytest_startup.observe.autotune_records import RecordFile
+from pytest_startup.observe.cache_diff import diff
 from pytest_startup.observe.cache_facts import record_files
-from pytest_startup.observe.caches import Snapshot, diff
+from pytest_startup.observe.caches import Snapshot
 from pytest_startup.observe.compile_layout import TIERS, classify
 from pytest_startup.profile.expect import ExpectArtifacts, ExpectAutotune
 from pytest_startup.ranks import Coordinates, Worker

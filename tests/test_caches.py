@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_startup.observe import caches
-from pytest_startup.observe.caches import diff, facts_of, same_content, snapshot, snapshot_tar, snapshots
+from pytest_startup.observe.cache_diff import diff, same_content
+from pytest_startup.observe.caches import facts_of, snapshot, snapshot_tar, snapshots
 from pytest_startup.profile.model import CacheFolder
 from pytest_startup.record import CacheFile, CacheTree
 

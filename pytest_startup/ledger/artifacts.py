@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_startup.ledger.log import worker_of
 from pytest_startup.ledger.model import LedgerFinding, Part, Row, Unknown
 from pytest_startup.observe.autotune_records import is_record_file
-from pytest_startup.observe.caches import diff
+from pytest_startup.observe.cache_diff import diff
 from pytest_startup.observe.compile_layout import RANK_TIERS, TIERS, Artifact, classify, loaded_place
 from pytest_startup.profile.expect import ExpectArtifacts
 from pytest_startup.ranks import Worker, called, of_folder

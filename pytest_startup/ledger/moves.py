@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_startup.ledger.model import LedgerFinding
 from pytest_startup.observe.autotune_records import is_record_file, store_of
-from pytest_startup.observe.caches import diff
+from pytest_startup.observe.cache_diff import diff
 from pytest_startup.observe.compile_layout import RANK_TIERS, classify, factor_diff, hash_of
 from pytest_startup.record import CacheTree, Evidence, Fact, StartRecord
 

@@ -48,24 +48,6 @@ class Snapshot:
     hashed: int = 0
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Paths of two trees: only in the second, other content, equal, only in the first; each sorted.
-
-    A file of unknown hash on either side is ``same`` only if size and mtime are equal. ``rewritten`` are files of equal
-    content whose mtime moved (a library that writes its cache back on every start); they are in ``same`` too.
-    """
-
-    new: tuple[str, ...]
-    changed: tuple[str, ...]
-    same: tuple[str, ...]
-    gone: tuple[str, ...]
-    rewritten: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.new or self.changed or self.gone)
-
-
 def snapshot(
     name: str,
     path: str | os.PathLike[str],
@@ -183,29 +165,6 @@ class _Ending:
             pass
         if len(self._tail) < 1024 or any(self._tail):
             raise EOFError("it ends early")
-
-
-def diff(before: CacheTree | None, after: CacheTree | None) -> Difference:
-    """What changed from one tree to another; a tree that is None or does not exist is empty."""
-    old = before.by_path() if before else {}
-    new = after.by_path() if after else {}
-    both = sorted(old.keys() & new.keys())
-    same = [p for p in both if same_content(old[p], new[p])]
-    equal = set(same)
-    return Difference(
-        new=tuple(sorted(new.keys() - old.keys())),
-        changed=tuple(p for p in both if p not in equal),
-        same=tuple(same),
-        gone=tuple(sorted(old.keys() - new.keys())),
-        rewritten=tuple(p for p in same if old[p].mtime_ns != new[p].mtime_ns),
-    )
-
-
-def same_content(one: CacheFile, other: CacheFile) -> bool:
-    """Equal hashes; where a hash is missing, equal size and mtime."""
-    if one.sha256 and other.sha256:
-        return one.sha256 == other.sha256
-    return (one.size, one.mtime_ns) == (other.size, other.mtime_ns)
 
 
 def facts_of(*moments: Mapping[str, Snapshot]) -> tuple[Fact, ...]:

@@ -12,7 +12,8 @@ from pytest_startup.profile.build import Builder
 from pytest_startup.profile.model import Profile
 from pytest_startup.profile.nodes_build import addresses
 from pytest_startup.profile.problems import KeyPath, Problem, ProfileError, dotted, nearest
-from pytest_startup.profile.rules import Known, check_rules, warnings_of
+from pytest_startup.profile.rule import Known
+from pytest_startup.profile.rules import check_rules, warnings_of
 from pytest_startup.profile.validate import profile_schema, validate
 from pytest_startup.profile.yamltree import Tree, YamlSyntaxError, parse
 from pytest_startup.redact import Redactor

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pytest_startup.profile.problems import KeyPath, not_a_pattern, suggested
+from pytest_startup.profile.rule import Wrong
 
-Wrong = Iterator[tuple[KeyPath, str]]
 #: Seconds that a headless vLLM node takes to end after TERM when its head is gone (0.31: 5 s grace, TERM, KILL: 11 s).
 LEAST_STOP = 12.0
 
