@@ -6,7 +6,6 @@ is for the whole answer (headers and body), so a server that drips one byte a se
 
 from __future__ import annotations
 
-import functools
 import http.client
 import ipaddress
 import json
@@ -18,6 +17,8 @@ import weakref
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from pytest_startup.observe.transport import BoundSocket, bound, new_session
 
 if TYPE_CHECKING:
     from requests import Response, Session
@@ -125,7 +126,7 @@ class Http:
         self.max_bytes = max_bytes
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._cancelled = threading.Event()
-        self._sockets: weakref.WeakSet[_BoundSocket] = weakref.WeakSet()
+        self._sockets: weakref.WeakSet[BoundSocket] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._session: Session | None = None
 
@@ -178,9 +179,8 @@ class Http:
         if self._cancelled.is_set():
             return Answer(0, error="cancelled", kind="cancelled")
         with self._lock:
-            session = self._session = self._session or _new_session()
-        _current.deadline = began + limit
-        _current.client = self
+            session = self._session = self._session or new_session()
+        bound(began + limit, self._adopt)
         status, got, headers = 0, bytearray(), {}
         problem: str | None = None
         kind: str | None = None
@@ -203,11 +203,18 @@ class Http:
             OSError,
             ValueError,
         ) as e:
-            late = time.monotonic() >= _current.deadline
+            late = time.monotonic() >= began + limit
             problem, kind = _explain(e, status, len(got), limit, late)
             if self._cancelled.is_set():
                 problem, kind = "cancelled", "cancelled"
         return Answer(status, bytes(got), problem, kind, time.monotonic() - began, headers)
+
+    def _adopt(self, sock: BoundSocket) -> None:
+        """A request of ours has opened a connection: ``cancel`` ends it, also one that came before."""
+        with self._lock:
+            self._sockets.add(sock)
+        if self._cancelled.is_set():
+            sock.interrupt()
 
     def _read(self, response: Response, got: bytearray) -> tuple[str | None, str | None]:
         """The body, as it comes, into ``got`` (of one that is too large or cut off, its beginning); error and kind."""
@@ -221,85 +228,6 @@ class Http:
         if promised.isdigit() and len(got) < int(promised):
             return f"answer cut off after {len(got)} bytes", "cut"
         return None, None
-
-
-class _Current(threading.local):
-    """The request that this thread makes: its deadline and client, for the sockets below ``requests``."""
-
-    deadline: float = 0.0
-    client: Http | None = None
-
-
-_current = _Current()
-
-
-class _BoundSocket(socket.socket):
-    """A socket whose reads, all together, end at the deadline of the request (a read timeout alone starts anew with
-    every byte)."""
-
-    @classmethod
-    def adopt(cls, sock: socket.socket) -> _BoundSocket:
-        timeout = sock.gettimeout()
-        bound = cls(sock.family, sock.type, sock.proto, fileno=sock.detach())
-        bound.settimeout(timeout)
-        client = _current.client
-        if client is not None:
-            with client._lock:
-                client._sockets.add(bound)
-            if client._cancelled.is_set():
-                bound.interrupt()
-        return bound
-
-    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        left = _current.deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("deadline of the request")
-        self.settimeout(left)
-        return super().recv_into(buffer, nbytes, flags)
-
-    def interrupt(self) -> None:
-        try:
-            self.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # already closed
-
-
-@functools.cache
-def _adapter() -> type[Any]:
-    """The transport adapter class, made on first use: ``requests`` is imported only then."""
-    import requests.adapters
-    import urllib3
-
-    class Connection(urllib3.connection.HTTPConnection):
-        def request(self, *args: Any, **kwargs: Any) -> None:
-            self.close()  # never a second request on one connection, whatever the server promised
-            super().request(*args, **kwargs)
-
-        def connect(self) -> None:
-            super().connect()
-            if self.sock is not None:
-                self.sock = _BoundSocket.adopt(self.sock)
-
-    class Pool(urllib3.HTTPConnectionPool):
-        ConnectionCls = Connection
-
-    class Adapter(requests.adapters.HTTPAdapter):
-        def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-            super().init_poolmanager(*args, **kwargs)
-            self.poolmanager.pool_classes_by_scheme = {"http": Pool}
-
-    return Adapter
-
-
-def _new_session() -> Session:
-    import requests
-
-    session = requests.Session()
-    session.trust_env = False  # no proxy, no .netrc: the request must reach the engine itself
-    session.headers.update({"Connection": "close", "Accept-Encoding": "identity"})
-    session.adapters.clear()
-    session.mount("http://", _adapter()(max_retries=0))
-    return session
 
 
 def _explain(error: BaseException, status: int, received: int, limit: float, late: bool) -> tuple[str, str]:
