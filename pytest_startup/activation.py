@@ -109,6 +109,7 @@ def needed_by(profile: Profile) -> dict[str, str]:
 
 
 def options_of(config: pytest.Config) -> Options:
+    """What the run is asked: command line before environment before ini. Raises pytest.UsageError."""
     option = config.option
     cli = {
         "profile": option.startup_profile,

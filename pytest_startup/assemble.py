@@ -60,6 +60,7 @@ def in_order(log: Iterable[Fact], asked: Iterable[Fact], kept: Iterable[Fact]) -
 
 
 def phases_of(reading: LogReading, logs: Sequence[NodeLog]) -> tuple[PhaseSpan, ...]:
+    """Spans of the reading; of a start with one log they carry the name of its node."""
     single = only_node(logs)
     spans = reading.summary.phases if reading.summary else ()
     return tuple(s if s.node or not single else replace(s, node=single) for s in spans)

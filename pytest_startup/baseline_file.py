@@ -30,6 +30,7 @@ def proposal_path(profile: Profile) -> Path:
 
 
 def schema() -> Mapping[str, Any]:
+    """The JSON schema of a baseline file, as shipped."""
     found: Mapping[str, Any] = json.loads((SCHEMAS / "baseline.schema.json").read_text(encoding="utf-8"))
     return found
 

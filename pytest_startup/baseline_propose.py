@@ -33,6 +33,7 @@ class Change:
     population: str | None = None
 
     def text(self) -> str:
+        """One line, as the terminal and the proposal show it: ``new  kv.tokens: 4096``."""
         where = f"{self.population}: " if self.population else ""
         if self.old is None:
             return f"{self.category:<9}  {where}{self.name}: {_shown(self.new)}"

@@ -124,6 +124,7 @@ def difference(one: Folder, other: Folder) -> dict[str, JSON]:
 
 
 def differs(change: dict[str, JSON]) -> bool:
+    """Has a compared file any record that is not the same in both?"""
     return bool(change["only_there"] or change["only_here"] or change["changed"])
 
 

@@ -73,6 +73,7 @@ class Options:
         self.ports(address)
 
     def ports(self, address: dict[str, Any]) -> None:
+        """``-p``: the port of the API into ``address``; a published port replaces the host."""
         published = self.run.kept.get("publish", [])
         for entry in published:
             host_part, _, inside = entry.partition("/")[0].rpartition(":")
@@ -90,6 +91,7 @@ class Options:
             address["port"] = "auto"
 
     def volume(self, entry: str, container: dict[str, Any]) -> None:
+        """``-v SOURCE:TARGET[:ro]``."""
         parts = entry.split(":")
         if len(parts) < 2:
             self.note(f"-v {entry} is not carried over: an anonymous volume is gone with its container")
@@ -100,6 +102,7 @@ class Options:
         self.bind(parts[0], parts[1], "ro" in options, container)
 
     def mount(self, entry: str, container: dict[str, Any]) -> None:
+        """``--mount type=…,source=…,target=…``."""
         pairs = {k: v for k, _, v in (p.partition("=") for p in entry.split(","))}
         source = pairs.get("source", pairs.get("src", ""))
         target = pairs.get("target", pairs.get("dst", pairs.get("destination", "")))

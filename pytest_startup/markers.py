@@ -51,6 +51,7 @@ COUNTS = Kind(
 
 
 def one_of(*words: str) -> Kind:
+    """Any of these words."""
     return Kind(" | ".join(repr(w) for w in words), lambda v: v in words)
 
 

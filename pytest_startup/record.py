@@ -171,6 +171,7 @@ class ThroughputSample:
 
     @property
     def tokens_per_second(self) -> float:
+        """Generated tokens of the batch over its wall time."""
         return self.output_tokens / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -195,6 +196,7 @@ class CacheTree:
     files: tuple[CacheFile, ...] = ()
 
     def by_path(self) -> dict[str, CacheFile]:
+        """Its files by their path below the folder."""
         return {f.path: f for f in self.files}
 
 

@@ -74,6 +74,7 @@ class GateRun:
         return Unusable(line, text)
 
     def item(self, start: str, check: str, verdict: Verdict, seconds: float) -> ItemResult:
+        """A verdict judged by the profile's waivers, with all that the reports say of it."""
         judged = judge(self.profile, verdict)
         final = judged.verdict
         record = self.gate.records().get(start)
@@ -104,9 +105,11 @@ class GateRun:
         )
 
     def error(self, start: str, check: str, summary: str) -> ItemResult:
+        """An item that could not be judged."""
         return ItemResult(start=start, check=check, outcome="error", summary=summary, text=summary)
 
     def preflight(self) -> ItemResult:
+        """Everything that speaks against starting anything here, as an item of its own."""
         reasons = [printable(reason) for reason in self.gate.preflight()]
         lines = ["nothing should be started on this host", *terminal.block("because", reasons)]
         return ItemResult(

@@ -22,10 +22,12 @@ class Judged:
 
     @property
     def green(self) -> bool:
+        """Passed, or waived by a waiver that holds."""
         return self.waiver_error is None and (self.waived is not None or self.verdict.outcome is Outcome.PASSED)
 
     @property
     def reason(self) -> str | None:
+        """Why it is waived; None: it is not."""
         return self.waived.reason if self.waived else None
 
 

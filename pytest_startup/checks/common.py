@@ -92,6 +92,7 @@ class Judging:
         )
 
     def verdict(self) -> Verdict:
+        """The outcome of all that was found and seen; see the class."""
         evidence = tuple(dict.fromkeys(self._evidence))
         for outcome in (Outcome.FAILED, Outcome.NOT_EXERCISED, Outcome.NOT_OBSERVABLE):
             if outcome in self._findings:
@@ -140,6 +141,7 @@ def same_name(one: str, other: str) -> bool:
 
 
 def plain_name(name: str) -> str:
+    """A backend's name for comparing: ``FLASHINFER_MLA`` and ``FlashInfer MLA`` are one."""
     return re.sub(r"[\s_\-]+", "", name).lower()
 
 
@@ -150,6 +152,7 @@ def shown(value: float, unit: str = "") -> str:
 
 
 def percent(fraction: float) -> str:
+    """``2.5 %`` of a fraction 0.025; at most two decimals."""
     return f"{fraction * 100:.2f}".rstrip("0").rstrip(".") + " %"
 
 
@@ -164,6 +167,7 @@ def unique(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def listed(names: Iterable[str], most: int = 6) -> str:
+    """``a, b and 3 more``."""
     names = list(names)
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 

@@ -38,6 +38,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _
 
 
 def matches(start: StartRecord, pattern: LogPattern, kind: str) -> list[Fact]:
+    """Facts ``log.match`` of this pattern (``kind``: forbid or require)."""
     return [
         f
         for f in start.named("log.match")

@@ -37,6 +37,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
 
 
 def figures(record: StartRecord, name: str) -> list[Fact]:
+    """The facts of this name whose value is a number."""
     return [f for f in record.named(name) if common.number(f.value) is not None]
 
 

@@ -82,6 +82,7 @@ def _hash(text: str) -> str:
 
 
 def body(answer: Completion) -> str:
+    """All that was generated: reasoning and text."""
     return answer.reasoning + answer.text
 
 

@@ -66,6 +66,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
 
 
 def by_concurrency(record: StartRecord) -> dict[int, list[ThroughputSample]]:
+    """Samples per level, lowest level first."""
     found: dict[int, list[ThroughputSample]] = {}
     for sample in record.throughput:
         found.setdefault(sample.concurrency, []).append(sample)

@@ -74,7 +74,8 @@ class Dialect(Protocol):
     def serve_args(self, model: str, host: str, port: int, args: Sequence[str]) -> tuple[str, ...]:
         """The arguments behind the launch command: model, host, port and the profile's own, in the engine's syntax."""
 
-    def reader(self) -> LogReader: ...
+    def reader(self) -> LogReader:
+        """A new reader, for the log or logs of one start."""
 
     def metric_facts(self, text: str, where: str, seconds: float | None = None) -> Sequence[Fact]:
         """Facts of a Prometheus text (``kv.tokens`` per engine, hit counters …)."""

@@ -40,10 +40,12 @@ class Candidate:
 
     @property
     def tier(self) -> str:
+        """As in ``failures.TIERS``; an error of no known class may be the cause."""
         return self.row.tier if self.row else "root"
 
     @property
     def kind(self) -> str:
+        """As in ``failures.KINDS``."""
         return self.row.kind if self.row else "unknown"
 
     @property
@@ -53,6 +55,7 @@ class Candidate:
 
     @property
     def by_worker(self) -> bool:
+        """Said by the process of a rank, not by the front end that hears of it."""
         process = self.key[1]
         return self.key[3] is not None if process is None else process.startswith(_WORKERS)
 

@@ -71,6 +71,7 @@ class JsonStream:
         out.write('{"facts": [')
 
     def facts(self, facts: Iterable[Fact]) -> None:
+        """Further facts of the list that is open."""
         rows = [json.dumps(fact_to_json(fact), ensure_ascii=False) for fact in facts]
         if rows:
             self.raw(",\n".join(rows))

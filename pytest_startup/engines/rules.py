@@ -54,6 +54,7 @@ class Rule:
 
     @property
     def anchors(self) -> tuple[str, ...]:
+        """Literals, one of which is in every line that the rule fits."""
         return (self.anchor,) if isinstance(self.anchor, str) else self.anchor
 
 

@@ -117,6 +117,7 @@ class Starts:
 
     @property
     def latest(self) -> Start:
+        """The start to which the newest line belongs."""
         return self._open[self._latest]
 
     def of(self, line: Line) -> tuple[Start, list[Start]]:

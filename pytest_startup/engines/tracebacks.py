@@ -82,9 +82,11 @@ class Chain:
 
     @property
     def first(self) -> Raised:
+        """The exception that was raised first: the others were raised while it was handled."""
         return self.raised[0]
 
     def frames(self) -> list[Frame]:
+        """Of all its exceptions, in the order in which they were printed."""
         return [frame for raised in self.raised for frame in raised.frames]
 
 

@@ -64,7 +64,8 @@ class Running(Protocol):
         """``http://127.0.0.1:8888``, without a trailing slash."""
 
     @property
-    def logs(self) -> Sequence[NodeLog]: ...
+    def logs(self) -> Sequence[NodeLog]:
+        """One for each node."""
 
     @property
     def launched_at(self) -> float:

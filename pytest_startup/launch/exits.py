@@ -51,6 +51,7 @@ def status_of(pid: int, handle: int) -> int | None:
 
 
 def signal_name(number: int) -> str:
+    """``SIGKILL``; of one without a name its number."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -72,6 +72,7 @@ def look(pid: int, proc: str | os.PathLike[str] = "/proc") -> Process | None:
 
 
 def identify(pid: int) -> Identity | None:
+    """The identity of a process that runs now; None: there is none."""
     process = look(pid)
     return process.identity if process else None
 

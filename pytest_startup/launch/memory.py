@@ -64,6 +64,7 @@ def sample(processes: Iterable[Process], seconds: float, peak: Peak | None) -> P
 
 
 def shm_names() -> frozenset[str]:
+    """What is in /dev/shm now."""
     try:
         return frozenset(os.listdir(SHM))
     except OSError:

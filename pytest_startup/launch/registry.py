@@ -46,6 +46,7 @@ class Entry:
 
 
 def boot_id() -> str:
+    """Of this boot of the host: pids of another one mean nothing. Empty where it can't be read."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -53,6 +54,7 @@ def boot_id() -> str:
 
 
 def pid_namespace() -> str:
+    """``pid:[4026531836]``: pids of another one are not ours to judge. Empty where it can't be read."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -90,6 +92,7 @@ def state_folder(environment: Mapping[str, str] | None = None, create: bool = Tr
 
 
 def entry_path(folder: Path, run_id: str, start: str) -> Path:
+    """Where the entry of a start lies; names of runs and starts are made safe for a file's name."""
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in f"{run_id}--{start}")
     return folder / f"{safe[:200]}.json"
 
@@ -106,6 +109,7 @@ def write(folder: Path, entry: Entry) -> Path:
 
 
 def remove(folder: Path, entry: Entry) -> None:
+    """Forget the entry of a start of which nothing is left."""
     entry_path(folder, entry.run_id, entry.start).unlink(missing_ok=True)
 
 

@@ -122,6 +122,7 @@ def op_of(fact: Fact) -> str:
 
 
 def short_op(op: str) -> str:
+    """An operation without its namespaces: ``gemm`` of ``flashinfer::gemm``."""
     return op.rpartition("::")[2]
 
 
@@ -132,6 +133,7 @@ def progress(fact: Fact) -> str:
 
 
 def count(value: JSON) -> int | None:
+    """A number of things out of a fact; None: it holds none."""
     return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 

@@ -111,9 +111,11 @@ class Ledger:
     exercised: Mapping[str, bool] = field(default_factory=dict)
 
     def tier(self, name: str) -> list[Row]:
+        """The rows of one tier."""
         return [r for r in self.rows if r.tier == name]
 
     def of(self, *tiers: str) -> list[LedgerFinding]:
+        """Findings of these tiers."""
         return [f for f in self.findings if f.tier in tiers]
 
 

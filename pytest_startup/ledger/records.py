@@ -30,6 +30,7 @@ class WatchedFile:
         return Evidence("cache", f"{self.cache}/{self.file.path}", text[:400], node=self.node)
 
     def quote(self, records: Sequence[TuningRecord]) -> tuple[Evidence, ...]:
+        """Records as they stand in the file, the first few."""
         return tuple(self.evidence(f"{r.key}: [{r.runner!r}, {r.tactic}]") for r in records[:QUOTED])
 
 

@@ -39,6 +39,7 @@ class Tuning:
     averaged: bool | None = None
 
     def name(self) -> str:
+        """``vLLM 0.31.0``, as messages say it."""
         version = ".".join(map(str, self.version)) if self.version else "(version unknown)"
         return f"{self.engine or 'this engine'} {version}"
 
@@ -76,6 +77,7 @@ def key_shape(library: Version) -> tuple[int, tuple[int, ...]]:
 
 
 def has_generation(library: Version) -> bool:
+    """Does FlashInfer of this version write ``_generation``, a hash of the content, into its file?"""
     return library >= (0, 6, 18)
 
 

@@ -78,10 +78,12 @@ class Key:
 
     @property
     def parts(self) -> int:
+        """How many parts the text has: 3 to FlashInfer 0.6.12, then 4."""
         return 3 if self.extras is None else 4
 
     @property
     def bucket(self) -> int | None:
+        """None where the profile does not begin with a shape."""
         first = self.profile[0] if self.profile else None
         if isinstance(first, tuple) and first and isinstance(first[0], int):
             return first[0]

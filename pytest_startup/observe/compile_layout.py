@@ -98,6 +98,7 @@ def hash_of(text: str) -> str | None:
 
 
 def is_key_factors(path: str) -> bool:
+    """Is this the file in which vLLM says what a key hash was made of?"""
     return path.rpartition("/")[2] == KEY_FACTORS
 
 

@@ -49,6 +49,7 @@ class Answer:
 
     @property
     def text(self) -> str:
+        """The body; bytes that are no UTF-8 are replaced."""
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:

@@ -99,6 +99,7 @@ class ReadyWatch:
 
     @property
     def result(self) -> ReadyResult | None:
+        """How the wait has ended; None while it goes on."""
         return self._result
 
     def attempts(self) -> tuple[Attempt, ...]:

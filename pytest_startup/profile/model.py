@@ -238,4 +238,5 @@ class Profile:
         return self.path.name if line is None else f"{self.path.name}:{line}"
 
     def waiver(self, check: str) -> Waiver | None:
+        """The waiver of this check, if there is one."""
         return next((w for w in self.waivers if w.check == check), None)

@@ -65,6 +65,7 @@ class Problem:
     text: str
 
     def shown(self, file: Path | str, with_column: bool = False) -> str:
+        """``FILE:LINE: KEY: TEXT``, the form that editors and CI logs link."""
         numbers = [self.line, self.column] if with_column else [self.line]
         place = ":".join(str(part) for part in (file, *numbers) if part != 0)
         return printable(f"{place}: {self.key}: {self.text}" if self.key else f"{place}: {self.text}")

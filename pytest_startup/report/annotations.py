@@ -30,10 +30,12 @@ def command(level: str, file: str, line: int | None, title: str, message: str) -
 
 
 def data(text: str) -> str:
+    """A message as GitHub's workflow commands want it escaped."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def value(text: str) -> str:
+    """A property (``file=``, ``title=``), in which more has to be escaped."""
     return data(text).replace(":", "%3A").replace(",", "%2C")
 
 

@@ -36,6 +36,7 @@ def table(results: Sequence[ProfileResult]) -> list[list[str]]:
 
 
 def cell(value: str | float | None) -> str:
+    """Text that a spreadsheet could take for a formula is quoted."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -45,5 +46,6 @@ def cell(value: str | float | None) -> str:
 
 
 def write(results: Sequence[ProfileResult], path: Path) -> None:
+    """One table for all profiles."""
     with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
         csv.writer(file).writerows(table(results))

@@ -32,6 +32,7 @@ def text(value: object) -> str:
 
 
 def document(results: Sequence[ProfileResult]) -> str:
+    """The whole page: no script, nothing from elsewhere."""
     body = "".join(section(result) for result in results)
     title = text(", ".join(f"{r.name}: {r.status}" for r in results))
     return (
@@ -42,6 +43,7 @@ def document(results: Sequence[ProfileResult]) -> str:
 
 
 def section(result: ProfileResult) -> str:
+    """One profile."""
     rows = list(result.rows.values())
     parts = [
         f'<h2>{text(result.name)} <span class="{result.status}">{result.status}</span></h2>',
@@ -66,6 +68,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[tuple[object, str]]]) -> 
 
 
 def starts(rows: Sequence[StartRow]) -> str:
+    """A row for each start: phases, readiness, capacity, throughput."""
     if not rows:
         return ""
     phases = [p for p in PHASES if any(p in row.phases for row in rows)]
@@ -95,10 +98,12 @@ def checks(result: ProfileResult) -> str:
 
 
 def state(item: ItemResult) -> str:
+    """The outcome, as the cell of a check shows it."""
     return f"waived ({item.outcome})" if item.waived is not None else item.outcome
 
 
 def red(item: ItemResult) -> str:
+    """What the terminal said of an item that is not green."""
     lines = "\n".join(text(line) for line in item.text.splitlines())
     return f"<h3>{text(item.start)}: {text(item.check)}</h3><pre>{lines}</pre>"
 
@@ -127,4 +132,5 @@ def bars(rows: Sequence[StartRow]) -> str:
 
 
 def write(results: Sequence[ProfileResult], path: Path) -> None:
+    """One page for all profiles."""
     path.write_text(document(results), encoding="utf-8")

@@ -19,6 +19,7 @@ def document(results: Sequence[ProfileResult]) -> dict[str, Any]:
 
 
 def one(result: ProfileResult) -> dict[str, Any]:
+    """One profile: what was judged, on which starts, with which outcomes."""
     return {
         "name": result.name,
         "profile": result.key,

@@ -34,6 +34,7 @@ class ItemResult:
 
     @property
     def green(self) -> bool:
+        """Passed, or waived with a reason."""
         return self.outcome in GREEN or self.waived is not None
 
 
@@ -95,6 +96,7 @@ class ProfileResult:
 
     @property
     def red(self) -> list[ItemResult]:
+        """Those that fail the run, in order."""
         return [r for r in self.ordered() if not r.green]
 
     @property
@@ -107,6 +109,7 @@ class ProfileResult:
         return "INCOMPLETE" if self.missing or not self.results else "ACCEPTED"
 
     def ordered(self) -> list[ItemResult]:
+        """All results so far, in the order of the items."""
         return [self.results[key] for key in self.expected if key in self.results]
 
     def counts(self) -> dict[str, int]:
@@ -133,6 +136,7 @@ def to_wire(
 
 
 def item_from_json(data: Mapping[str, Any]) -> ItemResult:
+    """Of what a worker sent."""
     return ItemResult(**{**data, "ranks": tuple(data.get("ranks", ()))})
 
 

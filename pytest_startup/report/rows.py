@@ -103,6 +103,7 @@ def identity(profile: Profile, records: Sequence[StartRecord]) -> dict[str, str]
 
 
 def sha256_of(profile: Profile) -> str | None:
+    """Of the profile's file; None when it is gone."""
     import hashlib
 
     try:

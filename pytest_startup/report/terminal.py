@@ -103,6 +103,7 @@ def sticky_text(record: StartRecord) -> str:
 
 
 def seconds_text(value: float | None) -> str:
+    """``1,234.5s``; – for what is not known."""
     return "–" if value is None else f"{value:,.1f}s"
 
 
@@ -153,6 +154,7 @@ def identity_line(identity: Mapping[str, str]) -> str:
 
 
 def counts_text(result: ProfileResult) -> str:
+    """``12 passed, 1 failed.``"""
     names = {"error": "errors"}
     return ", ".join(f"{n} {names.get(name, name)}" for name, n in result.counts().items()) + "."
 

@@ -28,6 +28,7 @@ class Target:
     request_timeout: float = 120.0
 
     def since_launch(self) -> float:
+        """Seconds, as all times of a record."""
         return time.monotonic() - self.launched_at
 
 

@@ -43,6 +43,7 @@ class Comparison:
 
     @property
     def drop(self) -> float:
+        """The part of the throughput that is gone; negative where it rose."""
         return 1.0 - self.ratio
 
 

@@ -40,6 +40,7 @@ class Measured:
 
 
 def requests_per_batch(expect: ExpectThroughput, concurrency: int) -> int:
+    """At least one for each place of the concurrency."""
     return max(concurrency, expect.requests or ROUNDS * concurrency)
 
 

@@ -224,4 +224,5 @@ def _empty(folder: Path) -> int:
 def snapshots(
     caches: Iterable[CacheFolder], where: ContainerCaches, made: str | None, before: Mapping[str, Snapshot]
 ) -> dict[str, Snapshot]:
+    """Of all these caches by name; ``made``: the container to look into, None: there is none yet."""
     return {c.name: where.look(c, made, before.get(c.name)) for c in caches}

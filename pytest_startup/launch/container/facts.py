@@ -113,6 +113,7 @@ class ArchiveReader:
         self._held = b""
 
     def read(self, size: int = -1) -> bytes:
+        """As a file does; all that is left where ``size`` is negative."""
         while size < 0 or len(self._held) < size:
             piece = next(self._pieces, None)
             if piece is None:
@@ -177,6 +178,7 @@ def file_problems(profile: Profile) -> list[str]:
 
 
 def file_problem(file: ContainerFile) -> str | None:
+    """Why a file that is to be mounted is not the pinned one; None: it is."""
     if not file.host.is_file():
         return f"{file.host} is not there or no file; it is to be mounted at {file.path}"
     if file.sha256 is None:

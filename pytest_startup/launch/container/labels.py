@@ -48,6 +48,7 @@ def host_mark() -> str:
 
 
 def is_ours(given: Mapping[str, str] | None) -> bool:
+    """Do the labels of a container, volume or network say that a run of ours made it?"""
     return RUN in (given or {})
 
 

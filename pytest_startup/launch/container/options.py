@@ -130,12 +130,14 @@ def mounts(container: ContainerLaunch) -> list[dict[str, Any]]:
 
 
 def mount(source: str, target: str) -> dict[str, Any]:
+    """A row of ``HostConfig.Mounts``: a bind of a host path, or a named volume."""
     path, _, mode = target.partition(":")
     kind = "bind" if source.startswith("/") else "volume"
     return {"Type": kind, "Source": source, "Target": path, "ReadOnly": mode == "ro"}
 
 
 def ulimit(name: str, text: str) -> dict[str, Any]:
+    """A row of ``HostConfig.Ulimits`` of ``1024:4096`` (soft, hard), or one number for both."""
     soft, colon, hard = text.partition(":")
     return {"Name": name, "Soft": int(soft), "Hard": int(hard if colon else soft)}
 
@@ -153,6 +155,7 @@ def device(text: str) -> dict[str, str]:
 
 
 def gpu_request(gpus: Sequence[str]) -> dict[str, Any]:
+    """A row of ``HostConfig.DeviceRequests``, as ``docker run --gpus`` sends it."""
     wanted: dict[str, Any] = {"Driver": "", "Capabilities": [["gpu"]]}
     return {**wanted, "Count": -1} if tuple(gpus) == ("all",) else {**wanted, "DeviceIDs": list(gpus)}
 

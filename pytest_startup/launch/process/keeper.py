@@ -76,6 +76,7 @@ class Keeper:
         self._entry_lock = threading.Lock()
 
     def run(self) -> None:
+        """Start the engine and keep it to its end; returns when all is over and said."""
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         wake, alarm = os.pipe()

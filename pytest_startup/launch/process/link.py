@@ -86,6 +86,7 @@ class KeeperLink:
         return True
 
     def event(self, name: str) -> dict[str, Any] | None:
+        """The last event of this name that the keeper has sent; None: none yet."""
         return self._events.get(name)
 
     def wait(self, names: Sequence[str], timeout: float) -> bool:
