@@ -18,6 +18,8 @@ from statistics import median
 
 
 class Decision(str, Enum):
+    """Of the second sample against the first, within what is allowed and what the noise lets show."""
+
     FASTER = "faster"
     SAME = "same"
     SLOWER = "slower"

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_startup.launch import registry, stopping
+from pytest_startup.launch import registry
 from pytest_startup.launch.base import Exit, NodeLog, StartPlan
+from pytest_startup.launch.container import proof
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
 from pytest_startup.launch.container.exec import Exec
 from pytest_startup.launch.container.file_log import Earlier, FilePump
 from pytest_startup.launch.container.log import LogPump, Position
 from pytest_startup.launch.container.processes import ContainerProcesses
 from pytest_startup.launch.container.watch import Boot, Watcher
-from pytest_startup.launch.identity import alive, command_line
 from pytest_startup.launch.listeners import who_listens
-from pytest_startup.launch.memory import SHM, shm_names
+from pytest_startup.launch.memory import shm_names
 from pytest_startup.launch.once import StopOnce
 from pytest_startup.launch.ports import local_url
 from pytest_startup.launch.release import GpuHeld, gpus_released, port_released
@@ -29,7 +29,6 @@ from pytest_startup.observe.sources import Listening
 from pytest_startup.record import Evidence, Fact, Leftover
 from pytest_startup.redact import Redactor
 
-_POLL = 0.05
 #: Seconds for a log to be opened before anything else is asked of the engine.
 _OPENED = 10.0
 #: Seconds for the rest of a log to arrive after the container has ended.
@@ -266,56 +265,18 @@ class ContainerRunning:
 
     def _prove(self, begin: float, limit: float) -> tuple[Leftover, ...]:
         until = begin + limit + self._plan.profile.deadlines.release
-        out = [self._container_stopped(begin, until)]
+        processes, boot = self._processes, self._launched.boot
+        out = [proof.container_stopped(self._daemon, boot, self._node, begin, until)]
         self._finish_log(_REST if out[0].released else 1.0)
-        out += self._processes_gone(begin, until)
+        if processes is not None:
+            out += proof.processes_gone(processes, self._node, self._redact, begin, until)
         launch = self._plan.profile.launch
         out.append(port_released(launch.host, self._launched.port, self._node, begin, until))
-        out += self._shm_released(begin)
-        pids = {i.pid for i in self._processes.known} if self._processes is not None else {self._launched.boot.pid}
+        if processes is not None:
+            out += proof.shm_released(processes, self._node, begin)
+        pids = {i.pid for i in processes.known} if processes is not None else {boot.pid}
         out += gpus_released(self._gpu_held, pids, launch.gpus, self._node, begin, until)
         return tuple(out)
-
-    def _container_stopped(self, begin: float, until: float) -> Leftover:
-        boot = self._launched.boot
-        name = f"{boot.name} ({boot.container[:12]})"
-        while True:
-            try:
-                state = self._daemon.inspect(boot.container)["State"]
-                running, why = bool(state.get("Running")), f"still {state.get('Status')}"
-            except NotThere:
-                running, why = False, ""
-            except (DaemonLost, DaemonRefused) as error:
-                running, why = True, f"can't be told: {error}"
-            if not running or time.monotonic() >= until:
-                seconds = round(time.monotonic() - begin, 3)
-                return Leftover("container", f"{name}{f', {why}' if running else ''}", not running, seconds, self._node)
-            time.sleep(_POLL)
-
-    def _processes_gone(self, begin: float, until: float) -> list[Leftover]:
-        if self._processes is None:
-            return []
-        known = {i: self._redact(command_line(i.pid, 80)) if alive(i) else "" for i in sorted(self._processes.known)}
-        while any(alive(i) for i in known) and time.monotonic() < until:
-            time.sleep(_POLL)
-        seconds = round(time.monotonic() - begin, 3)
-        left = [i for i in known if alive(i)]
-        if not left:
-            return [Leftover("pid", f"{len(known)} processes of the container", True, seconds, self._node)]
-        return [Leftover("pid", f"{i.pid} {known[i]}", False, seconds, self._node) for i in left]
-
-    def _shm_released(self, begin: float) -> list[Leftover]:
-        """Entries of the host's /dev/shm that processes of the container had open (``ipc: host``)."""
-        if self._processes is None or not self._processes.shm:
-            return []
-        names = frozenset(self._processes.shm)
-        removed, held = stopping.remove_shm(names)
-        seconds = round(time.monotonic() - begin, 3)
-        out = []
-        for name in sorted(names):
-            note = " (left behind by the engine; removed)" if name in removed else ""
-            out.append(Leftover("shm", f"{SHM}/{name}{note}", name not in held, seconds, self._node))
-        return out
 
     def _fact(
         self, name: str, value: Any, where: str, text: str, source: str = "container", unit: str | None = None
