@@ -59,6 +59,8 @@ NODES = {
 }
 
 
+#: Bytes free in /dev/shm below which it is full: less than what any engine takes at once.
+SHM_FULL = 1 << 20
 #: Kinds of failures of an engine that is no more.
 ENDED = ("ended", *STRUCK, *KNOWN.values())
 
@@ -127,14 +129,31 @@ def with_left_up(failure: Failure, facts: Sequence[Fact]) -> Failure:
 
 
 def with_memory(failure: Failure, facts: Sequence[Fact]) -> Failure:
-    """A process that was killed while the out-of-memory killer was at work is its victim: a rank in a container, whose
-    first process ends on its own account. ``facts``: those of the launcher; what another node lacked does not count."""
+    """A process that died while memory was at its end is the victim of that: killed while the out-of-memory killer was
+    at work (a rank in a container, whose first process ends on its own account); or by SIGBUS, or unseen, while
+    /dev/shm was full (what is mapped there is only taken when it is written). What another node lacked does not count.
+    """
     from pytest_startup.engines.failure_help import advice
 
-    near = [f for f in facts if failure.node in (None, f.node)]
+    near = [f for f in facts if f.node is None or failure.node in (None, f.node)]
     struck = [f for name in ("container.oom_killed", "host.oom_kill") for f in near if f.name == name]
-    if failure.kind not in ("killed", "process-died") or not struck:
+    full = [f for f in near if f.name == "host.shm_free" and _is_full(f)]
+    if struck and failure.kind in ("killed", "process-died"):
+        kind, why = "out-of-host-memory", struck[0]
+    elif full and (failure.kind == "process-died" or (failure.kind == "crashed" and "SIGBUS" in failure.summary)):
+        kind, why = "out-of-shared-memory", full[0]
+    elif failure.kind == "crashed" and "SIGBUS" in failure.summary:
+        seen = next((f": {f.evidence.text} at the least" for f in near if "bytes" in f.detail), "")
+        return replace(
+            failure, helps=(f"room in /dev/shm: who writes to a full one is ended by SIGBUS{seen}", *failure.helps)
+        )
+    else:
         return failure
-    helps, no_help = advice("out-of-host-memory", failure.phase)
-    summary = f"{failure.summary}; {struck[0].evidence.text}"
-    return replace(failure, kind="out-of-host-memory", summary=summary, helps=helps, no_help=no_help)
+    helps, no_help = advice(kind, failure.phase)
+    summary = f"{failure.summary}; {why.evidence.text}"
+    return replace(failure, kind=kind, summary=summary, helps=helps, no_help=no_help)
+
+
+def _is_full(fact: Fact) -> bool:
+    free = fact.detail.get("bytes")
+    return isinstance(free, int) and free < SHM_FULL

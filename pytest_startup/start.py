@@ -140,7 +140,8 @@ class LiveStart:
         seen.facts += host.host_facts() if here else []
         if nvml is not None:
             seen.facts += gpus.identity_facts(nvml)
-        sampler = MemorySampler(nvml, time.monotonic(), pids=self._pids)
+        shm = host.SHM if here and profile.launch.process is not None else None  # a container has its own
+        sampler = MemorySampler(nvml, time.monotonic(), pids=self._pids, shm=lambda: shm)
         try:
             stages.now("launching")
             try:
@@ -296,7 +297,7 @@ class LiveStart:
         if seen.failure is not None:
             said = reading.summary.failure if reading.summary else None
             seen.failure = with_loss(seen.failure, self._process_facts, seen.ready_seconds, said)
-            seen.failure = with_memory(seen.failure, self._process_facts)
+            seen.failure = with_memory(seen.failure, [*seen.facts, *self._process_facts])
         kept = [*seen.facts, *self._process_facts, *caches.facts_of(seen.caches_before, seen.caches_after)]
         ended = running.exited() if running is not None else None
         record = StartRecord(

@@ -186,7 +186,8 @@ def record(folder: Path, start: str = "reference") -> dict[str, Any]:
 class Sshd:
     """A real sshd in a node's namespace, with throw-away keys; nothing of the machine's own ssh is touched."""
 
-    def __init__(self, folder: Path, net: str, node: str, address: str) -> None:
+    def __init__(self, folder: Path, net: str, node: str, address: str, shm: str | None = None) -> None:
+        """``shm``: the size of a /dev/shm of its own (``80m``)."""
         self.folder = folder / f"sshd-{node}"
         self.folder.mkdir(mode=0o700)
         for key in ("id", "host"):
@@ -220,8 +221,10 @@ class Sshd:
         self.config = self.folder / "ssh_config"
         self.config.write_text(f"Host {address}\n" + "".join(f"  {k} {v}\n" for k, v in client.items()))
         server_command = [shutil.which("sshd") or "/usr/sbin/sshd", "-D", "-f", str(self.folder / "sshd.conf")]
+        mount = f'mount -t tmpfs -o size={shm} tmpfs /dev/shm && exec "$@"'
+        own = ["unshare", "--mount", "--", "sh", "-c", mount, "sh"] if shm else []
         self.process = subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/{net}{node}", "--", *server_command, "-E", str(self.folder / "log")],
+            ["nsenter", f"--net=/run/netns/{net}{node}", "--", *own, *server_command, "-E", str(self.folder / "log")],
             start_new_session=True,
         )
         until(lambda: "Server listening" in self.log(), "sshd listens")

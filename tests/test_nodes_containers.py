@@ -143,11 +143,18 @@ def test_who_runs_on_each_node(engines, launcher, tmp_path):
     logged(running, "head", "Application startup complete.")
     until(lambda: set(facts(running, "file.sha256")) == set(NODES), "the containers were looked at")
     until(lambda: set(facts(running, "host.memory_peak")) == set(NODES), "and their memory")
+
+    def least(node: str) -> list[int]:
+        seen = facts(running, "host.shm_free").get(node, ())
+        return [f.detail["bytes"] for f in seen if f.detail.get("at") == "lowest"]
+
+    until(lambda: all(map(least, NODES)), "and their /dev/shm")
     for node in NODES:
         (image,) = facts(running, "container.image")[node]
         assert image.value == engines[1][node].image
         (seen,) = facts(running, "file.sha256")[node]
         assert (seen.value, seen.detail["path"]) == (digest, "/opt/loader.py")
+        assert max(least(node)) <= 64 << 20  # its own, as docker makes it: not that of the host
         (peak,) = facts(running, "host.memory_peak")[node]
         assert peak.value > 0.005  # a Python with a server, GiB
     assert running.owner().who == "ours"
@@ -207,7 +214,8 @@ def test_a_killed_container_is_named_at_once_while_nobody_asks(engines, launcher
     ended = running.wait_exit(2.0)
     assert ended is not None
     assert time.monotonic() - begin < 2.0
-    assert (ended.node, ended.code) == ("worker", 137)
+    assert (ended.node, ended.code, ended.reason) == ("worker", 137, "killed")
+    assert "was killed by SIGKILL (exit code 137)" in ended.text
     assert all(one.released for one in running.stop())
     assert [containers(engines[1][n]) for n in NODES] == [[], []]
 

@@ -211,10 +211,8 @@ def test_a_node_without_a_driver_says_why(monkeypatch):
 
     monkeypatch.setattr(nvml.ctypes, "CDLL", none)
     (fact,) = keeper.gpu_facts(Nvml(None, nvml.Library()))
-    assert (fact.name, fact.value) == (
-        "gpu.memory_unknown",
-        "no NVML: libnvidia-ml.so.1: cannot open shared object file",
-    )
+    assert fact.name == "gpu.memory_unknown"
+    assert fact.value.startswith("no NVML: libnvidia-ml.so.1: cannot open shared object file")
 
 
 #: Put in the place of the driver's library on the nodes: how much is in use stands in the file ``used``, in GiB.

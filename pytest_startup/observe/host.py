@@ -114,6 +114,14 @@ def shm_facts(shm: Path = SHM, now: float | None = None) -> list[Fact]:
     return facts
 
 
+def shm_fact(free: int, total: int, seconds: float) -> Fact:
+    """``host.shm_free`` (GiB) at its ``lowest``, detail ``bytes``."""
+    text = f"{free / 2**20:.1f} of {total / 2**20:.1f} MiB were free in /dev/shm"
+    detail: dict[str, JSON] = {"at": "lowest", "bytes": free}
+    evidence = Evidence("host", str(SHM), text, seconds=round(seconds, 3))
+    return Fact("host.shm_free", round(free / GIB, 3), evidence, unit="GiB", detail=detail)
+
+
 def host_problems(host: Host, facts: Sequence[Fact]) -> list[str]:
     """Why this is not the host that the profile pins: one reason per key, each with expected and observed.
 

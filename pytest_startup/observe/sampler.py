@@ -1,7 +1,8 @@
-"""Samples memory while an engine starts: the peak of each GPU, and the least memory that the host had left."""
+"""Samples memory while an engine starts: the peak of each GPU, the least that host and /dev/shm had left."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_startup.observe import gpus as gpu_facts
-from pytest_startup.observe.host import meminfo, memory_facts
+from pytest_startup.observe.host import meminfo, memory_facts, shm_fact
 from pytest_startup.record import Fact
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class MemorySampler:
     ``facts()`` gives, per device, ``gpu.memory_used`` at ``before``, ``peak`` and ``after`` (or ``gpu.memory_unknown``
     with the reason), and ``host.memory_available`` at ``before``, ``lowest`` and ``after``. Where GPU and host share
     memory, the latter is the only witness. Once the driver has hung for two seconds it is not asked again.
+    ``shm`` tells where the engine's /dev/shm is seen (None: nowhere yet): ``host.shm_free`` at ``lowest``.
     """
 
     def __init__(
@@ -35,11 +37,14 @@ class MemorySampler:
         interval: float = 0.5,
         pids: Callable[[], Collection[int] | None] | None = None,
         proc: Path = Path("/proc"),
+        shm: Callable[[], Path | None] = lambda: None,
     ) -> None:
         self._nvml, self._launched_at, self._interval, self._pids, self._proc = nvml, launched_at, interval, pids, proc
         self._lock = threading.Lock()
         self._peaks: dict[int, tuple[Gpu, float]] = {}
         self._lowest: tuple[int, list[Fact]] | None = None
+        self._shm = shm
+        self._shm_lowest: tuple[int, list[Fact]] | None = None
         self._asked_at: float | None = None
         self._before = self._now("before")
         self._stopped = threading.Event()
@@ -67,8 +72,23 @@ class MemorySampler:
                 for gpu, seconds in self._peaks.values()
                 for fact in gpu_facts.memory_facts([gpu], "peak", seconds, self._pids() if self._pids else None)
             ]
-            lowest = self._lowest[1] if self._lowest else []
+            lowest = [f for one in (self._lowest, self._shm_lowest) if one is not None for f in one[1]]
         return [*self._before, *peaks, *lowest, *last]
+
+    def look_at_shm(self) -> None:
+        """One sample of /dev/shm; at once, where a process has just died: what it held may go in a moment."""
+        folder = self._shm()
+        try:
+            space = os.statvfs(folder) if folder is not None else None
+        except OSError:  # a container that has ended, or that is not ours to look into
+            return
+        if space is None:
+            return
+        free = space.f_bavail * space.f_frsize
+        with self._lock:
+            if self._shm_lowest is None or free < self._shm_lowest[0]:
+                fact = shm_fact(free, space.f_blocks * space.f_frsize, time.monotonic() - self._launched_at)
+                self._shm_lowest = (free, [fact])
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -81,6 +101,7 @@ class MemorySampler:
         gpus = self._nvml.gpus() if self._nvml else ()
         self._asked_at = None
         available = meminfo(self._proc).get("MemAvailable")
+        self.look_at_shm()
         with self._lock:
             for gpu in gpus:
                 best = self._peaks.get(gpu.index)

@@ -12,6 +12,7 @@ import subprocess
 import tarfile
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from pytest_startup.launch.container.processes import ContainerProcesses
@@ -63,6 +64,10 @@ class Inside:
     def living(self) -> list[Process]:
         """Its processes, where they can be seen."""
         return [] if self.watch is None else self.watch.living()
+
+    def shm(self) -> Path | None:
+        """Its /dev/shm, as this host can look into it; None: it was not seen yet."""
+        return None if self._main is None else Path(f"/proc/{self._main.pid}/root/dev/shm")
 
     def server(self) -> Server | None:
         """What ``docker exec`` has started, the first that was seen; None: it is another kind, or nothing of it was."""

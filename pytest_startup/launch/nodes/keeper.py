@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pytest_startup.launch import locks, ports
@@ -32,6 +33,7 @@ from pytest_startup.launch.process.pump import Pump
 from pytest_startup.launch.process.watch import Watch
 from pytest_startup.launch.watch_facts import oom_kills
 from pytest_startup.observe.gpus import Nvml, identity_facts
+from pytest_startup.observe.host import SHM
 from pytest_startup.observe.sampler import MemorySampler
 from pytest_startup.record import Evidence, Fact
 from pytest_startup.record_json import fact_to_json
@@ -88,7 +90,7 @@ class NodeKeeper(Keeper):
         self._oom_before = oom_kills()
         nvml = Nvml(None if "all" in spec.sampled else spec.sampled, Library()) if spec.sampled else None
         self._gpus = [] if nvml is None else gpu_facts(nvml)
-        self._memory = MemorySampler(nvml, time.monotonic(), pids=self._pids)
+        self._memory = MemorySampler(nvml, time.monotonic(), pids=self._pids, shm=self._shm)
 
     @classmethod
     def prepare(cls, data: dict[str, Any], out: Out, unread: bytes) -> NodeKeeper | None:
@@ -162,6 +164,7 @@ class NodeKeeper(Keeper):
                 )
                 self._inside.start()
         if event == "exit":
+            self._memory.look_at_shm()
             members["oom"] = oom_kills() - self._oom_before
         if event == "ended" and self.spec.docker:
             members["containers"] = self.remove_containers()
@@ -183,6 +186,7 @@ class NodeKeeper(Keeper):
             pid, name, seconds = lost[self._lost]
             self._lost += 1
             if name.startswith(VITAL) and self._ending is None:
+                self._memory.look_at_shm()
                 self._out.say("rank", pid=pid, name=name, seconds=seconds)
         if self.spec.lease and time.monotonic() - self._heard > self.spec.lease:
             self._owner_died()
@@ -191,6 +195,12 @@ class NodeKeeper(Keeper):
         """The engine's own: those of its container, once it is seen, or what we have started."""
         inside = self._inside.watch if self._inside is not None else None
         return inside or self._watch
+
+    def _shm(self) -> Path | None:
+        """The engine's /dev/shm: ours, or that of its container."""
+        if not self.spec.docker:
+            return SHM
+        return self._inside.shm() if self._inside is not None else None
 
     def _pids(self) -> set[int]:
         """All that the engine has had, so that its share of a GPU can be told from that of others."""

@@ -322,6 +322,14 @@ class Member:
             after = link.ours(float(event["at"])) - self._launched_at
             since = f", left up since {self.left_up}" if self.left_up else ""
             main = f"the engine's process on node {name} (pid {(link.event('started') or {}).get('pid')}{since})"
+            struck = code > 128 and self._spec["docker"] and code - 128 in set(signal.Signals)
+            if struck:  # so the docker command tells of a signal
+                return Exit(
+                    name,
+                    code,
+                    "killed",
+                    f"{main} was killed by {_signal(code - 128)} (exit code {code}) after {after:.1f} s",
+                )
             if code >= 0:
                 return Exit(name, code, "exited", f"{main} ended with exit code {code} after {after:.1f} s")
             if code == -signal.SIGKILL and event.get("oom"):
