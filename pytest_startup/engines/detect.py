@@ -16,6 +16,7 @@ SIGNS: tuple[tuple[str, str], ...] = (
     ("fired up and ready to roll", "sglang"),
     ("vLLM API server version", "vllm"),
     ("vLLM server version", "vllm"),
+    ("Starting vLLM v", "vllm"),
     ("V1 LLM engine (v", "vllm"),
     ("V0 LLM engine (v", "vllm"),
     ("Initializing an LLM engine (v", "vllm"),
@@ -32,7 +33,7 @@ _ENGINE = dict(SIGNS)
 BANNER, ARGUMENTS, CORE = 1, 2, 3
 _LAUNCH = re.compile(
     r"(?P<banner>vLLM (?:OpenAI )?(?:API|api) server version |vLLM server version |vLLM Version |SGLang Version "
-    r"|[█▀▄]\s+version \d+\.\d)"
+    r"|^Starting vLLM v\d|[█▀▄]\s+version \d+\.\d)"
     r"|(?P<args>non-default args: |(?:^|\s)args: Namespace\(|server_args=(?:ServerArgs\(|\{)|Unsupported argument: )"
     r"|(?P<core>Initializing an? (?:V[01] )?LLM engine (?:\(v|with config))"
 )

@@ -175,6 +175,14 @@ SIGNS: tuple[Sign, ...] = (
         "perceived",
         pattern=r"\b[Rr]eceived SIG(?:TERM|INT|HUP)\b",
     ),
+    Sign(
+        "stopping",
+        " CANCELLED AT ",
+        "slurmstepd: error: *** JOB 41 ON n7 CANCELLED AT 2026-05-06T07:08:09 DUE TO TIME LIMIT ***",
+        "slurmstepd: error: task 0 exited",
+        pattern=r"slurmstepd: error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT ",
+        versions="Slurm",
+    ),
     Sign("ready", "Application startup complete", "Application startup complete.", "Waiting for application startup."),
     Sign(
         "ready",

@@ -146,6 +146,9 @@ MEMORY: tuple[FailureClass, ...] = (
             "alloc_req_slots runs out of memory",
             "[Oo]ut of memory error .{0,40}device",
             "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
+            "RESOURCE_EXHAUSTED: ",
+            "Ran out of memory in memory space",
+            "PT_DEVMEM Allocation failed",
         ),
         (
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 6.90 GiB. GPU 0 has a total "
@@ -165,9 +168,20 @@ MEMORY: tuple[FailureClass, ...] = (
             "not enough (?:host|CPU|system) memory",
             "Insufficient (?:host|CPU|pinned) memory",
             "ArrayMemoryError",
+            "node running low on memory",
+            "exceeds the memory usage threshold",
         ),
         "ValueError: Not enough host memory available. Requesting 400.00 GB but only have 251.30 GB free.",
         "torch.OutOfMemoryError: CUDA out of memory.",
+    ),
+    FailureClass(
+        "out-of-host-memory",
+        (r"[1-9]\d* Workers? \(tasks / actors\) killed due to memory pressure",),
+        "(raylet) node_manager.cc:3100: 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 crashed",
+        "(raylet) node_manager.cc:3100: 0 Workers (tasks / actors) killed due to memory pressure (OOM), 1 crashed",
+        alone=True,
+        anchors=("killed due to memory pressure",),
+        versions="Ray 2",
     ),
     FailureClass(
         "killed",

@@ -17,6 +17,16 @@ ATTENTION = (
     ),
     Rule(
         "backend.attention",
+        "MLA optimization is turned on",
+        r"MLA optimization is turned on\. Use (?P<value>\w+)(?: mla)? (?:backend|decode)",
+        "MLA optimization is turned on. Use triton backend.",
+        "MLA optimization is turned off",
+        by="R",
+        versions="0.4.1 to 0.4.5; also FlashInfer MLA …, FlashMLA …",
+        detail={"role": "model"},
+    ),
+    Rule(
+        "backend.attention",
         "for deterministic inference",
         r"Attention backend not specified\. Falling back to '(?P<value>\w+)' for deterministic inference",
         "Attention backend not specified. Falling back to 'fa3' for deterministic inference. You can",

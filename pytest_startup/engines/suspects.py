@@ -61,7 +61,8 @@ def of_line(line: Line, at: int, phase_of: PhaseOf, ready: bool) -> Candidate | 
         return None
     if _GLOG_WARNING.match(line.text):
         return None
-    row = TABLE.of_line(line.text)
+    # What native code prints behind the prefix of a process (Ray puts one before everything) begins there.
+    row = TABLE.of_line(line.text) or (TABLE.of_line(line.message) if line.message != line.text else None)
     text = line.text
     alone = row is not None
     if row is None:

@@ -28,7 +28,7 @@ COMPILE = (
     Rule(
         "compile.cache_loaded",
         "Directly load the ",
-        r"Directly load the \d*-?(?:th )?(?:compiled )?graph(?:\(s\))?(?: for .*?)?(?= from the cache|, took|$)",
+        r"Directly load the \d*-?(?:th )?(?:(?:compiled )?graph(?:\(s\))?(?: for\b.*?)?(?= from the cache|, took|\s*$)|comp\w*$)",
         "Directly load the compiled graph(s) for compile range (1, 8192) from the cache, took 1.234 s",
         "Cache the graph of compile range (1, 8192) for later use",
         by="W 1",

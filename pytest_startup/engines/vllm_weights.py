@@ -63,6 +63,15 @@ IDENTITY = (
         by="container banner",
     ),
     Rule(
+        "engine.version",
+        "Starting vLLM v",
+        r"^Starting vLLM v" + _VERSION + r"\s*$",
+        "Starting vLLM v0.26.0",
+        "Starting vLLM server on http://0.0.0.0:8000",
+        by="banner of a NIM container",
+        versions="NIM 2",
+    ),
+    Rule(
         "engine.model",
         "LLM engine (v",
         r"LLM engine \(v[^)]*\) with config: model='(?P<value>[^']+)'",

@@ -1,0 +1,96 @@
+"""What native code, Ray, containers and service managers say of an end, outside of any traceback."""
+
+from __future__ import annotations
+
+import pytest
+from helpers_diagnosis import bare, record, told
+
+from pytest_startup.engines.reader import Reader, read
+from pytest_startup.engines.registry import tables
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("realloc(): invalid pointer", "crashed"),
+        ("munmap_chunk(): invalid pointer", "crashed"),
+        ("corrupted double-linked list", "crashed"),
+        ("*** stack smashing detected ***: terminated", "crashed"),
+        ("Illegal instruction", "crashed"),
+        ("(EngineCore pid=7) (RayWorkerProc pid=9, ip=192.0.2.7) Fatal Python error: Aborted", "crashed"),
+        ("(EngineCore pid=7) (RayWorkerProc pid=9, ip=192.0.2.7) Bus error", "crashed"),
+        ("vllm-1 exited with code 139", "crashed"),
+        ("Mar 04 05:06:07 n7 systemd[1]: v.service: Main process exited, code=dumped, status=11/SEGV", "crashed"),
+        ("Mar 04 05:06:07 n7 systemd[1]: v.service: Main process exited, code=killed, status=9/KILL", "killed"),
+        (
+            "Mar 04 05:06:07 n7 systemd[1]: v.service: A process of this unit has been killed by the OOM killer.",
+            "killed",
+        ),
+        ("HW Exception by GPU node-2 (Agent handle: 0x5c) reason :GPU Hang", "device-fault"),
+        (
+            ":0:rocdevice.cpp :2900: 77d us: Callback: Queue 0x7f aborting with error : HSA_STATUS_ERROR_EXCEPTION: x",
+            "device-fault",
+        ),
+        (
+            "(raylet) [2026-05-06 07:08:09,1 E 4 4] (raylet) node_manager.cc:3100: "
+            "1 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed",
+            "out-of-host-memory",
+        ),
+    ],
+)
+def test_what_native_code_and_ray_say_outside_of_tracebacks(line: str, kind: str) -> None:
+    loading = [record("Initializing a V1 LLM engine (v0.21.0) with config: x"), record("Starting to load model m...")]
+    end = bare("RuntimeError: Engine core initialization failed. See root cause above.", ["main"], "APIServer pid=1")
+    failure = told([*loading, line, *end]).failure
+    assert failure is not None
+    assert (failure.kind, failure.phase) == (kind, "weights")
+    assert failure.cause is not None
+    assert failure.cause.line == len(loading) + 1
+
+
+def test_a_job_that_slurm_cancels_while_it_loads_was_interrupted_and_after_that_stopped() -> None:
+    loading = [record("Initializing a V1 LLM engine (v0.21.0) with config: x"), record("Starting to load model m...")]
+    cancelled = "slurmstepd: error: *** STEP 41.0 ON n7 CANCELLED AT 2026-05-06T07:08:09 DUE TO TIME LIMIT ***"
+    failure = told([*loading, cancelled]).failure
+    assert failure is not None
+    assert (failure.kind, failure.phase) == ("interrupted", "weights")
+    assert told([*loading, "(APIServer pid=1) INFO:     Application startup complete.", cancelled]).failed is False
+
+
+@pytest.mark.parametrize(
+    ("line", "failed"),
+    [
+        ("vllm-1 exited with code 1", True),
+        ("Mar 04 05:06:07 n7 systemd[1]: v.service: Main process exited, code=exited, status=1/FAILURE", True),
+        ("vllm-1 exited with code 0", None),
+        ("vllm-1 exited with code 143", None),
+    ],
+)
+def test_the_exit_status_is_a_cause_only_where_nothing_else_was_said(line: str, failed: bool | None) -> None:
+    loading = [record("Initializing a V1 LLM engine (v0.21.0) with config: x"), record("Starting to load model m...")]
+    assert told([*loading, line]).failed is failed
+    reason = bare("ValueError: no shard", ["load_model"], "EngineCore pid=7")
+    failure = told([*loading, *reason, line]).failure
+    assert failure is not None
+    assert failure.cause is not None
+    assert "no shard" in (failure.cause.text or "")
+    serving = [*loading, "(APIServer pid=1) INFO:     Application startup complete.", line]
+    assert told(serving).failed is False
+
+
+def test_a_container_s_banner_begins_another_start_where_the_log_level_hides_the_engine_s_own() -> None:
+    log = "\n".join(
+        [
+            "Starting vLLM v0.26.0",
+            *bare("ValueError: not free", ["init_device"], "Worker pid=4"),
+            "Starting vLLM v0.26.0",
+            "(APIServer pid=1) INFO:     Application startup complete.",
+            "",
+        ]
+    )
+    facts, starts = read([log.encode()], Reader(tables()))
+    assert [start.failed for start in starts] == [True, False]
+    assert [(fact.value, fact.start) for fact in facts if fact.name == "engine.version"] == [
+        ("0.26.0", 0),
+        ("0.26.0", 1),
+    ]
