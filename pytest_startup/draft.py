@@ -271,6 +271,7 @@ class _Maker:
         home, here = self.environ.get("HOME", "~"), str(self.folder)
         out = re.sub(r"\$\(pwd\)|`pwd`|\$\{PWD\}|\$PWD\b", lambda _: here, text)
         out = re.sub(r"^~(?=/|$)|\$\{HOME\}|\$HOME\b", lambda _: home, out)
+        out = _VARIABLE.sub(lambda m: self.environ.get(m[1] or m[2], m[0]), out)
         if "$" in out or "`" in out:
             self.note(f"{text} can't be resolved; write the path itself")
         elif out != text:

@@ -62,6 +62,7 @@ def test_daemon_killed_and_started_again(breakable, tmp_path, at):
     else:
         assert ended.reason == "daemon-lost"
         assert "the container engine itself went away" in ended.text
+        assert not any("ran on" in one.evidence.text for one in running.facts())
         # a daemon that starts again stops what it finds: by TERM, then by KILL
         assert re.search(r"did not survive it \(no live-restore\): exit code (0|143|137)$", ended.text), ended.text
     left = running.stop()

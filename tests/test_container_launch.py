@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from dataclasses import replace
@@ -285,6 +286,17 @@ def test_a_missing_image_is_never_pulled(engine, launcher, tmp_path):
     with pytest.raises(LaunchError, match="nothing is pulled by itself"):
         launcher.start(container_plan(container_profile(engine, tmp_path, image=pinned)))
     assert engine.labelled() == []
+
+
+def test_a_port_that_somebody_takes_is_told_as_not_released_and_not_waited_for(engine, launcher, tmp_path):
+    profile = container_profile(engine, tmp_path, deadlines=Deadlines(stop=5.0, release=600.0))
+    running = launcher.start(container_plan(profile, {"hang": "Loading weights took"}))
+    logged(running, "Loading weights took")
+    port = int(running.base_url.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)):
+        (found,) = [one for one in running.stop() if one.kind == "port"]
+    assert not found.released
+    assert f"held by pid {os.getpid()}: " in found.what
 
 
 def test_what_can_not_be_started_leaves_nothing(engine, launcher, tmp_path):

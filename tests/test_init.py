@@ -214,6 +214,13 @@ def test_a_tag_is_pinned_where_a_daemon_knows_it() -> None:
     assert image_of(None)[0] == "sha256:" + "0" * 64
 
 
+def test_a_host_path_behind_a_variable_of_the_environment() -> None:
+    environ = {**ENVIRON, "MODELS": "/srv/models"}
+    draft = from_run(parse(f"docker run -v $MODELS:/m -v ${{MODELS}}/x:/x {ID} m"), environ, Path("/work-here"))
+    assert draft.data["launch"]["container"]["volumes"] == {"/srv/models": "/m", "/srv/models/x": "/x"}
+    assert "$MODELS was resolved to /srv/models" in draft.notes
+
+
 def test_a_compile_cache_in_a_named_volume() -> None:
     (cache,) = loaded(f"docker run -v vllm:/root/.cache {ID} m").caches
     assert (cache.name, cache.container) == ("compile-cache", "/root/.cache/vllm/torch_compile_cache")

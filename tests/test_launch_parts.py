@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -245,6 +246,18 @@ TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retr
 TCP6 = """  sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid timeout inode
    0: 00000000000000000000000001000000:1F90 00000000000000000000000000000000:0000 0A 0:0 00:0 0  0  0 77 1 0 100 0
 """
+
+
+def test_the_owner_of_a_listener_is_found_behind_a_handle_that_has_been_closed():
+    """Reading the list of one's own handles opens one, which has gone when it is looked at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        high = fcntl.fcntl(server.fileno(), fcntl.F_DUPFD_CLOEXEC, 200)
+        port = server.getsockname()[1]
+    try:
+        (found,) = ports.listeners(port)
+        assert found.pid == os.getpid()
+    finally:
+        os.close(high)
 
 
 def test_parse_listeners():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 #: The variable in the environment of everything that we start; its value is the run's id.
@@ -135,6 +135,19 @@ def ours(run_id: str, known: Iterable[Identity], processes: Mapping[int, Process
     certain |= {p.pid for p in descendants(certain, now)}
     certain.discard(os.getpid())
     return [now[pid] for pid in sorted(certain) if now[pid].runs]
+
+
+def opened(pid: int) -> Iterator[str]:
+    """What a process has open (``socket:[7]``, paths), as far as we may look."""
+    try:
+        handles = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for handle in handles:
+        try:
+            yield os.readlink(f"/proc/{pid}/fd/{handle}")
+        except OSError:  # closed since it was listed, as always the one with which our own were listed
+            continue
 
 
 def command_line(pid: int, limit: int = 160) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_startup.launch.identity import command_line
+from pytest_startup.launch.identity import command_line, opened
 
 #: Another folder for the lock files; all runs that share GPUs or ports must use the same one.
 FOLDER_VARIABLE = "PYTEST_STARTUP_LOCKS"
@@ -176,9 +176,8 @@ def _inheritors(path: Path) -> list[int]:
     for name in os.listdir("/proc"):
         if not name.isdecimal():
             continue
-        with contextlib.suppress(OSError):
-            if any(os.readlink(f"/proc/{name}/fd/{h}") == str(path) for h in os.listdir(f"/proc/{name}/fd")):
-                found.append(int(name))
+        if str(path) in opened(int(name)):
+            found.append(int(name))
     return found
 
 

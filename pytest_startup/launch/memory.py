@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pytest_startup.launch.identity import Process
+from pytest_startup.launch.identity import Process, opened
 
 SHM = "/dev/shm"  # noqa: S108 - only listed; entries are removed when one of our own processes had them open
 _IN_CREATE = 0x100
@@ -105,14 +105,4 @@ def _mapped(pid: int) -> set[str]:
 
 
 def _opened(pid: int) -> set[str]:
-    try:
-        handles = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return set()
-    out = set()
-    for handle in handles:
-        try:
-            out.add(_name(os.readlink(f"/proc/{pid}/fd/{handle}")))
-        except OSError:
-            continue
-    return out
+    return {_name(target) for target in opened(pid)}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pytest_startup.launch import locks
-from pytest_startup.launch.identity import command_line
+from pytest_startup.launch.identity import command_line, opened
 
 _LISTEN = "0A"
 #: How a server that listens on every address of this host is reached from it.
@@ -52,12 +52,8 @@ def _owner(inode: int) -> int | None:
     for name in os.listdir("/proc"):
         if not name.isdecimal():
             continue
-        try:
-            for handle in os.listdir(f"/proc/{name}/fd"):
-                if os.readlink(f"/proc/{name}/fd/{handle}") == wanted:
-                    return int(name)
-        except OSError:
-            continue
+        if wanted in opened(int(name)):
+            return int(name)
     return None
 
 

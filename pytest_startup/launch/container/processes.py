@@ -25,12 +25,12 @@ class ContainerProcesses(Watch):
         super().__init__(main, launched_at, shm, changed)
         self._container = container
         self._lists = procs_files(container, main.pid)
-        self._counts = [os.path.dirname(path) + name for path in self._lists for name in _OOM_FILES]
+        self._counts = oom_files(self._lists)
         self.oom_kills = 0
 
     def living(self) -> list[Process]:
         """All processes of the container that run now."""
-        self.oom_kills = max(self.oom_kills, _count(self._counts))
+        self.oom_kills = max(self.oom_kills, oom_kills_in(self._counts))
         found = [look(pid) for pid in self._pids()]
         return [p for p in found if p is not None and p.runs]
 
@@ -44,7 +44,13 @@ class ContainerProcesses(Watch):
         return members(self._container)
 
 
-def _count(paths: list[str]) -> int:
+def oom_files(lists: list[str]) -> list[str]:
+    """Where out-of-memory kills may be counted beside these lists of processes."""
+    return [os.path.dirname(path) + name for path in lists for name in _OOM_FILES]
+
+
+def oom_kills_in(paths: list[str]) -> int:
+    """The count of the first of these files that is there."""
     for path in paths:
         try:
             with open(path, encoding="ascii") as file:
@@ -54,10 +60,13 @@ def _count(paths: list[str]) -> int:
     return 0
 
 
-def procs_files(container: str, pid: int) -> list[str]:
-    """Where the kernel lists the processes of the container's control group, as far as it can be told."""
+def procs_files(container: str, pid: int, proc: str = "/proc", root: str = "/sys/fs/cgroup") -> list[str]:
+    """Where the kernel lists the processes of the container's control group, as far as it can be told.
+
+    One row ``0::/…`` on control groups v2, which have one tree; one row per controller, each with a tree, on v1.
+    """
     try:
-        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
+        with open(f"{proc}/{pid}/cgroup", encoding="utf-8") as file:
             rows = [line.rstrip("\n").split(":", 2) for line in file]
     except OSError:
         return []
@@ -65,7 +74,7 @@ def procs_files(container: str, pid: int) -> list[str]:
     for row in rows:
         if len(row) == 3 and container in row[2]:
             folder = row[1].removeprefix("name=").split(",")[0]
-            path = os.path.normpath(f"/sys/fs/cgroup/{folder}/{row[2]}/cgroup.procs")
+            path = os.path.normpath(f"{root}/{folder}/{row[2]}/cgroup.procs")
             if os.access(path, os.R_OK):
                 out.append(path)
     return out

@@ -185,8 +185,10 @@ class ContainerRunning:
                 processes.look()
             killed = (processes.oom_kills, f"the container ({self.container[:12]})")
             out += watch_facts(self._node, processes.peak, processes.lost, killed, self._redact)
+        ended = self.exited()
+        survived = "" if ended is not None and ended.reason == "daemon-lost" else "; the container ran on"
         for begin, end in self._watcher.absences:
-            text = f"the container engine did not answer from {begin:.1f} s to {end:.1f} s; the container ran on"
+            text = f"the container engine did not answer from {begin:.1f} s to {end:.1f} s{survived}"
             out.append(self._fact("container.engine_away", round(end - begin, 3), where, text, unit="s"))
         if self._watcher.oom_seen:
             text = "OOMKilled: a process of the container was killed at its memory limit"
@@ -271,7 +273,10 @@ class ContainerRunning:
         if processes is not None:
             out += proof.processes_gone(processes, self._node, self._redact, begin, until)
         launch = self._plan.profile.launch
-        out.append(port_released(launch.host, self._launched.port, self._node, begin, until))
+        # Behind a published port listens the daemon's own process for a moment longer: whose it is can't be told.
+        seen = None if self._launched.published else processes
+        ours = None if seen is None else {p.pid for p in seen.living()}
+        out.append(port_released(launch.host, self._launched.port, self._node, begin, until, ours))
         if processes is not None:
             out += proof.shm_released(processes, self._node, begin)
         pids = {i.pid for i in processes.known} if processes is not None else {boot.pid}
