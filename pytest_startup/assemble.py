@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_startup.artifacts import ArtifactsError
-from pytest_startup.ends import STRUCK, with_left_up
+from pytest_startup.ends import STRUCK, with_left_up, with_peer
 from pytest_startup.intake import LogReading, placed_evidence, read_logs
 from pytest_startup.launch.base import NodeLog, only_node
 from pytest_startup.record import Evidence, Fact, Failure, PhaseSpan, StartRecord
@@ -46,10 +46,12 @@ def log_parts(record: StartRecord, reading: LogReading, logs: Sequence[NodeLog])
     Its facts are left alone; see ``in_order``.
     """
     failure = explained(record.outside, reading, record.ready, logs)
+    if failure is not None:
+        failure = with_left_up(with_peer(failure, record.facts), record.facts)
     return replace(
         record,
         phases=phases_of(reading, logs),
-        failure=None if failure is None else with_left_up(failure, record.facts),
+        failure=failure,
         log_bytes=dict(reading.ends),
     )
 

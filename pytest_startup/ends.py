@@ -29,6 +29,8 @@ KNOWN = {
 }
 #: What vLLM (0.10 on) and SGLang call the processes of their ranks: ``VLLM::Worker_TP1``, ``sglang::scheduler_TP0``.
 _RANK = re.compile(r"(?i)\b(?:vllm|sglang)::[a-z]+(?:_(?P<rank>\S+))?")
+#: How gloo and NCCL say that the other end has gone.
+_BROKEN = re.compile(r"(?i)(?:closed|reset) by (?:remote )?peer|read error|broken pipe|remote process exited")
 #: What helps where a node is the cause, and what can't.
 NODES = {
     "node-lost": (
@@ -126,6 +128,29 @@ def with_left_up(failure: Failure, facts: Sequence[Fact]) -> Failure:
         return failure
     text = f"node {failure.node} was left up and lost its peers: this engine needs all its nodes restarted"
     return replace(failure, summary=f"{failure.summary}; {text}")
+
+
+def with_peer(failure: Failure, facts: Sequence[Fact]) -> Failure:
+    """Who says that its connection to another node broke was there; the node at the other end was not, or not whole.
+
+    Addresses are those of the profile's nodes (``node.hears`` has each): torch prints others that nobody has.
+    """
+    line = failure.cause.text if failure.cause is not None else ""
+    if failure.kind != "collective-failed" or not _BROKEN.search(line):
+        return failure
+    up = {f.node for f in facts if f.name == "node.left_up"}
+    addresses = {f.node: str(f.detail.get("address")) for f in facts if f.name == "node.hears"}
+    peers = [n for n, address in addresses.items() if n != failure.node and _whole(address).search(line)]
+    if len(peers) != 1 or failure.node in up:
+        return failure
+    (peer,) = peers
+    text = f"node {failure.node} lost its connection to node {peer} ({addresses[peer]})"
+    return replace(failure, node=peer, rank=None, summary=f"{failure.summary}: {text}")
+
+
+def _whole(address: str) -> re.Pattern[str]:
+    """Not in a longer one: 10.0.0.1 does not stand in 10.0.0.12."""
+    return re.compile(rf"(?<![0-9A-Fa-f.]){re.escape(address)}(?![0-9A-Fa-f.])")
 
 
 def with_memory(failure: Failure, facts: Sequence[Fact]) -> Failure:

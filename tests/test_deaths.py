@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_startup.deaths import LOOK, Deaths, Feed, first_of
-from pytest_startup.ends import with_left_up, with_loss, with_memory
+from pytest_startup.ends import with_left_up, with_loss, with_memory, with_peer
 from pytest_startup.launch.exits import handle_of, status_of
 from pytest_startup.record import Evidence, Fact, Failure
 
@@ -285,3 +285,40 @@ def test_a_node_that_was_left_up_lost_its_peers() -> None:
     assert with_left_up(told, up) == told
     assert with_left_up(failure, ()) == failure
     assert with_left_up(replace(failure, node="worker"), up).summary == "communication between ranks failed"
+
+
+def hears(node: str, address: str) -> Fact:
+    evidence = Evidence("process", "datagrams between the nodes", "hears", node=node)
+    return Fact("node.hears", [], evidence, node=node, detail={"address": address})
+
+
+NODES = [hears("head", "10.0.0.1"), hears("worker", "10.0.0.12")]
+GLOO = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [{}]:31915. Check the remote worker."
+
+
+@pytest.mark.parametrize(
+    ("line", "facts", "expected"),
+    [
+        (GLOO.format("10.0.0.12"), NODES, "worker"),
+        ("socketProgress: Connection closed by remote peer gb10-b<38312>: 10.0.0.12", NODES, "worker"),
+        ("Read error [10.0.0.12]:4: Connection reset by peer", NODES, "worker"),
+        (GLOO.format("10.0.0.120"), NODES, "head"),
+        (GLOO.format("10.0.0.1"), NODES, "head"),  # its own
+        (GLOO.format("77.86.0.0"), NODES, "head"),
+        ("listens at [10.0.0.12]:29600", NODES, "head"),
+        (GLOO.format("10.0.0.12"), [], "head"),
+        (GLOO.format("10.0.0.12"), [*NODES, hears("third", "10.0.0.12")], "head"),
+    ],
+)
+def test_the_node_at_the_other_end_of_a_broken_connection_is_named(line: str, facts: list[Fact], expected: str) -> None:
+    cause = Evidence("log", "head/engine.log", line, line=76, node="head", rank="TP0")
+    failure = Failure("serving", "collective-failed", "communication failed", cause=cause, rank="TP0", node="head")
+    found = with_peer(failure, facts)
+    assert found.node == expected
+    assert found.cause == cause
+    assert (found == failure) == (expected == "head")
+    if expected == "worker":
+        assert found.rank is None
+        assert found.summary == "communication failed: node head lost its connection to node worker (10.0.0.12)"
+    up = Fact("node.left_up", "reference", Evidence("process", "head", "left up", node="head"), node="head")
+    assert with_peer(failure, [*facts, up]).node == "head"

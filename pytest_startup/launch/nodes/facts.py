@@ -59,8 +59,9 @@ def node_facts(
         where: str,
         text: str,
         unit: str | None = None,
+        **detail: JSON,
     ) -> Fact:
-        return Fact(name, value, Evidence("process", where, text[:400], node=node), unit=unit, node=node)
+        return Fact(name, value, Evidence("process", where, text[:400], node=node), unit=unit, node=node, detail=detail)
 
     pid = (link.event("started") or {}).get("pid")
     words: list[JSON] = list(argv)
@@ -74,7 +75,7 @@ def node_facts(
     names = sorted({str(e["node"]) for what, _, e in list(link.happened) if what == "heard"})
     heard: list[JSON] = [*names]
     text = f"hears {', '.join(names)} over {address}" if heard else "hears no other node: is UDP filtered?"
-    out.append(fact("node.hears", heard, "datagrams between the nodes", text))
+    out.append(fact("node.hears", heard, "datagrams between the nodes", text, address=address))
     out += figures.memory(node)
     out += container_facts(node, link.event("container"))
     killed = (int(figures.data.get("oom", 0)), f"node {node}")
