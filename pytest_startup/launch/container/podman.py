@@ -10,6 +10,8 @@ _USUAL = {
     "IpcMode": "shareable", "PidMode": "private", "UTSMode": "private", "Runtime": "oci", "MemorySwappiness": -1,
     "PidsLimit": 2048,
 }  # fmt: skip
+#: The signal that it names, by its number, where none was asked for: TERM.
+_USUAL_SIGNAL = "15"
 #: Variables that it sets in every container.
 _OWN_VARIABLES = ("container=podman", "TERM=", "HOME=", "HOSTNAME=")
 #: Options that it shows of every mount.
@@ -34,6 +36,7 @@ def asked_for(container: Mapping[str, Any]) -> Mapping[str, Any]:
         {**limit, "Name": str(limit["Name"]).removeprefix("RLIMIT_").lower()} for limit in host.get("Ulimits") or ()
     ]
     env = [entry for entry in config.get("Env") or () if not str(entry).startswith(_OWN_VARIABLES)]
+    config = {key: value for key, value in config.items() if (key, value) != ("StopSignal", _USUAL_SIGNAL)}
     return {**container, "HostConfig": host, "Config": {**config, "Env": env}}
 
 
