@@ -80,6 +80,16 @@ def test_ctrl_c_within_the_workload(site: Site) -> None:
     assert interrupted(run.folder, "reference")["phase"] == "serving"
 
 
+def test_ctrl_c_while_completions_are_asked_at_once(site: Site) -> None:
+    site.write({"completion": ["good"] * 4 + ["never"]}, text=quick().replace("request: 2s", "request: 300s"))
+    run = Outside(site)
+    run.logged(b"/v1/chat/completions")
+    run.interrupt()
+    code, out = run.end()
+    assert code == 2, out
+    assert interrupted(run.folder, "reference")["phase"] == "serving"
+
+
 def test_ctrl_c_while_the_second_start_waits(site: Site) -> None:
     site.write({}, {"hang": "Starting to load model"}, text=quick())
     run = Outside(site)

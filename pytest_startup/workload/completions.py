@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -73,5 +74,15 @@ def ready_completions(target: Target, prompt: Prompt) -> tuple[Completion, ...]:
 
 def completions_together(target: Target, prompt: Prompt, count: int) -> tuple[Completion, ...]:
     """The profile's prompt ``count`` times at once: batches use other graphs and kernels than a request alone."""
-    with ThreadPoolExecutor(count, thread_name_prefix="startup-together") as pool:
-        return tuple(pool.map(lambda _: ask(target, prompt, "together"), range(count)))
+    return tuple(in_flight(target, count, count, lambda _: ask(target, prompt, "together")))
+
+
+def in_flight(target: Target, concurrency: int, count: int, one: Callable[[int], Completion]) -> list[Completion]:
+    """``one`` of 0 to ``count`` - 1, with ``concurrency`` of them in flight until the last ones end."""
+    with ThreadPoolExecutor(concurrency, thread_name_prefix="startup-load") as pool:
+        try:
+            return list(pool.map(one, range(count)))
+        except BaseException:  # Ctrl-C must not wait for what is in flight
+            target.http.cancel()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

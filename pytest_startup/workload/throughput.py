@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pytest_startup.observe.host import cpu_stalled, pressure_facts
 from pytest_startup.profile.expect import ExpectThroughput
 from pytest_startup.record import Completion, Fact, ThroughputSample
 from pytest_startup.workload.answers import read_completion, why_not_real
-from pytest_startup.workload.completions import Target
+from pytest_startup.workload.completions import Target, in_flight
 from pytest_startup.workload.requests import completion_body, token_prompt, word_prompt
 from pytest_startup.workload.window import CounterWindow, reuse_prompts
 
@@ -102,13 +101,7 @@ class _Batches:
             self._probed = True
             self._ids = not 400 <= self._one(concurrency, repeat, count).status < 500
         began = time.monotonic()
-        with ThreadPoolExecutor(concurrency, thread_name_prefix="startup-load") as pool:
-            try:
-                answers = list(pool.map(lambda i: self._one(concurrency, repeat, i), range(count)))
-            except BaseException:  # Ctrl-C must not wait for what is in flight
-                self._target.http.cancel()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        answers = in_flight(self._target, concurrency, count, lambda i: self._one(concurrency, repeat, i))
         seconds = time.monotonic() - began
         bad = [a for a in answers if why_not_counted(a) is not None]
         self.failures += bad
