@@ -128,6 +128,7 @@ def test_clean_with_a_profile_that_helps_nothing(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh (openssh-client)")
 def test_a_node_that_does_not_answer_is_told(tmp_path):
     (tmp_path / "config").write_text("Host *\n  ProxyCommand false\n")
     pair(tmp_path, "x-", worker_reach=f"{{ssh: worker.example, config: {tmp_path / 'config'}}}")
