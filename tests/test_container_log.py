@@ -302,6 +302,35 @@ def test_a_daemon_that_comes_back_is_told():
     assert 0 <= begin < end < 10
 
 
+def test_an_absence_begins_with_the_call_that_got_no_answer():
+    import time
+
+    back = threading.Event()
+    asked = []
+
+    class Hanging:
+        """Answers once, then not for a while."""
+
+        def inspect(self, *_):
+            asked.append(time.monotonic())
+            if len(asked) == 2:
+                threading.Event().wait(0.3)
+                raise SLOW
+            return {"State": state(Running=True)}
+
+        def events(self, *_):
+            raise DaemonRefused("no events here")
+
+    launched_at = time.monotonic()
+    watch = Watcher(Hanging(), Boot("c" * 64, "engine", STARTED, 0, None), "head", launched_at, back.set)
+    watch.start()
+    assert back.wait(10)
+    watch.stop()
+    ((begin, end),) = watch.absences
+    assert launched_at + begin <= asked[1]
+    assert asked[2] <= launched_at + end
+
+
 def test_the_place_to_resume_from_moves_on():
     position = Position()
     for second in range(1000, 1100):

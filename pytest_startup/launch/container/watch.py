@@ -83,6 +83,8 @@ class Watcher:
         self._news = threading.Event()
         self._lifeline = Lifeline(daemon, boot.container, self._news.set)
         self._away_since: float | None = None
+        #: When the first call was made that got no answer; that it got none shows only when its time is over.
+        self._silent_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="startup-container-watch", daemon=True)
 
     def start(self) -> None:
@@ -125,20 +127,23 @@ class Watcher:
 
     def _look(self) -> Exit | None:
         broken = self._lifeline.broken
+        asked = time.monotonic()
         try:
             seen = self._daemon.inspect(self._boot.container)
             code = self._exec_over() if self._exec_over is not None else None
         except NotThere:
             return self._describe("container-gone", None, "was removed by somebody else while the engine ran")
         except (DaemonLost, DaemonRefused) as error:
+            self._silent_since = self._silent_since or asked
             return self._away(str(error), broken)
         if broken is None and not seen["State"].get("Running"):
             broken = self._lifeline.broken  # it was killed, came back and ended what it found, all within one look
         since = self._away_since if broken is None else min(broken, self._away_since or broken)
         was_away = since is not None
         if since is not None:
-            self.absences.append((since - self._launched_at, time.monotonic() - self._launched_at))
-            self._away_since = None
+            begin = min(since, self._silent_since or since)
+            self.absences.append((begin - self._launched_at, time.monotonic() - self._launched_at))
+            self._away_since = self._silent_since = None
             self._lifeline.open()
         end = self.judge(seen["State"], was_away)
         if end is not None and self._goes_down(end):
