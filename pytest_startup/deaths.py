@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from pytest_startup.engines.failure_help import advice
-from pytest_startup.launch.exits import CRASHES, handle_of, signal_name, status_of
+from pytest_startup.launch.exits import CRASHES, handle_of, status_of, told
 from pytest_startup.launch.identity import Identity, command_line, look
 from pytest_startup.record import Fact, Failure
 
@@ -113,19 +113,16 @@ class Deaths:
         return replace(killed, after_seconds=found.after_seconds) if apart <= _EXPLAINS else found
 
     def _died(self, identity: Identity, called: str, status: int | None, now: float) -> Failure:
-        kind, how = "process-died", "died"
+        kind = "process-died" if status is None else "ended"
         if status is not None and os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            kind = "crashed" if number in CRASHES else "killed"
-            how = f"was killed by {signal_name(number)}"
-        elif status is not None and os.WIFEXITED(status):
-            kind, how = "ended", f"ended with exit code {os.WEXITSTATUS(status)}"
+            kind = "crashed" if os.WTERMSIG(status) in CRASHES else "killed"
         phase = self._phase()
         helps, no_help = advice(kind, phase) if kind != "ended" else ((), ())
         return Failure(
             phase=phase,
             kind=kind,
-            summary=f"{called} (pid {identity.pid}) {how} before the engine was ready, while its first process ran on",
+            summary=f"{called} (pid {identity.pid}) {told(status)} before the engine was ready, while its first process"
+            " ran on",
             rank=called.partition("Worker_")[2] or None,
             after_seconds=round(now, 3),
             helps=helps,

@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 
 from pytest_startup.launch import identity, memory, ports, stopping
 from pytest_startup.launch.environment import engine_environment
+from pytest_startup.launch.exits import told
 from pytest_startup.launch.identity import Identity, Process, parse_stat
 from pytest_startup.launch.once import StopOnce
 from pytest_startup.launch.process.pump import Pump
 from pytest_startup.launch.process.watch import Watch
+from pytest_startup.launch.watch_facts import watch_facts
 from pytest_startup.record import Leftover
 from pytest_startup.redact import Redactor
 
@@ -365,10 +367,37 @@ def test_a_long_lived_process_that_ends_is_lost(sleeper, look):
     sleeper.kill()
     sleeper.wait()
     look(watch)
-    ((pid, name, seconds),) = watch.lost
+    ((pid, name, seconds, status),) = watch.lost
+    assert status is None  # it is no rank: nothing is held of it
     assert pid == sleeper.pid
     assert "time.sleep(600)" in name
     assert seconds > 60
+
+
+@pytest.mark.parametrize(("end", "text"), [("kill", "was killed by SIGKILL"), ("exit", "ended with exit code 3")])
+def test_how_a_rank_was_lost_is_told(end, text):
+    code = "import sys; print(flush=True); sys.stdin.read(); sys.exit(3)"
+    argv = ["VLLM::Worker_TP1", "-c", code]
+    rank = subprocess.Popen(argv, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        rank.stdout.readline()
+        watch = Watch(identity.identify(os.getpid()), time.monotonic(), frozenset(), lambda: None)
+        watch.look()
+        watch._launched_at -= 60
+        rank.kill() if end == "kill" else rank.stdin.close()
+        os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
+        watch.pause()
+    finally:
+        rank.kill()
+        rank.wait()
+        rank.stdout.close()
+        rank.stdin.close()
+    (row,) = watch.lost
+    assert row[1].startswith("VLLM::Worker_TP1")
+    assert told(row[3]) == text
+    assert watch._handles == {}
+    (fact,) = watch_facts("head", None, watch.lost, (0, ""), str)
+    assert fact.evidence.text == f"pid {rank.pid} {text} while the engine ran (helpers do that, ranks must not)"
 
 
 # stopping

@@ -50,6 +50,14 @@ def status_of(pid: int, handle: int) -> int | None:
     return int(status) if mask & _EXIT else None
 
 
+def told(status: int | None) -> str:
+    """``was killed by SIGKILL``, ``ended with exit code 1``, or ``died`` where nobody tells how."""
+    if status is None:
+        return "died"
+    code = os.waitstatus_to_exitcode(status)
+    return f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+
+
 def signal_name(number: int) -> str:
     """``SIGKILL``; of one without a name its number."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from pytest_startup.launch.exits import told
 from pytest_startup.launch.memory import Peak
 from pytest_startup.record import JSON, Evidence, Fact
 
@@ -16,7 +17,7 @@ def watch_facts(
     killed: tuple[int, str],
     redact: Callable[[str], str],
 ) -> list[Fact]:
-    """``host.memory_peak``, ``process.ended`` and ``host.oom_kill``. ``lost``: ``[pid, name, seconds]`` each;
+    """``host.memory_peak``, ``process.ended`` and ``host.oom_kill``. ``lost``: as of ``process.watch``;
     ``killed``: how many processes the out-of-memory killer has ended since launch, and of what (``this host``)."""
     out = []
     if peak is not None:
@@ -26,8 +27,9 @@ def watch_facts(
         detail: dict[str, JSON] = {"measure": peak.measure, "processes": peak.processes}
         size = round(peak.size / 2**30, 3)
         out.append(Fact("host.memory_peak", size, evidence, unit="GiB", node=node, detail=detail))
-    for pid, name, seconds in lost:
-        text = f"pid {pid} ended while the engine ran (helpers do that, ranks must not)"
+    for pid, name, seconds, status in lost:
+        how = "ended" if status is None else told(status)
+        text = f"pid {pid} {how} while the engine ran (helpers do that, ranks must not)"
         evidence = Evidence("process", f"/proc/{pid}", text, node=node, seconds=seconds)
         out.append(Fact("process.ended", redact(name), evidence, node=node, detail={"pid": pid}))
     if killed[0] > 0:

@@ -21,6 +21,7 @@ MODULES = (
     "pytest_startup.launch.container",
     "pytest_startup.launch.container.processes",
     "pytest_startup.launch.environment",
+    "pytest_startup.launch.exits",
     "pytest_startup.launch.identity",
     "pytest_startup.launch.listeners",
     "pytest_startup.launch.locks",

@@ -29,7 +29,9 @@ class Figures:
 
     @property
     def lost(self) -> list[list[Any]]:
-        return [[pid, name, round(seconds + self.shift, 3)] for pid, name, seconds in self.data.get("lost", ())]
+        return [
+            [pid, name, round(seconds + self.shift, 3), how] for pid, name, seconds, how in self.data.get("lost", ())
+        ]
 
     def memory(self, node: str) -> list[Fact]:
         """What was sampled there: ``gpu.*`` and ``host.memory_available``."""

@@ -183,11 +183,11 @@ class NodeKeeper(Keeper):
         self._out.flush()
         lost = self._processes().lost
         while self._lost < len(lost):
-            pid, name, seconds = lost[self._lost]
+            pid, name, seconds, status = lost[self._lost]
             self._lost += 1
             if name.startswith(VITAL) and self._ending is None:
                 self._memory.look_at_shm()
-                self._out.say("rank", pid=pid, name=name, seconds=seconds)
+                self._out.say("rank", pid=pid, name=name, seconds=seconds, status=status)
         if self.spec.lease and time.monotonic() - self._heard > self.spec.lease:
             self._owner_died()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_startup.launch.base import Exit, LaunchError, NodeLog
+from pytest_startup.launch.exits import told
 from pytest_startup.launch.logfiles import LogFiles
 from pytest_startup.launch.memory import SHM
 from pytest_startup.launch.nodes.facts import Figures, node_facts
@@ -315,8 +317,10 @@ class Member:
         event = link.event("exit")
         rank = next((e for what, _, e in link.happened if what == "rank"), None)
         if rank is not None:
-            text = f"rank process {rank['pid']} ({self._redactor.text(rank['name'])}) of node {name} died"
-            return Exit(name, None, "killed", text)
+            status = rank["status"]
+            code = None if status is None else os.waitstatus_to_exitcode(status)
+            text = f"rank process {rank['pid']} ({self._redactor.text(rank['name'])}) of node {name} {told(status)}"
+            return Exit(name, code, "killed" if code is None or code < 0 else "exited", text)
         if event is not None:
             code = int(event["code"])
             after = link.ours(float(event["at"])) - self._launched_at

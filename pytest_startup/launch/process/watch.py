@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from pytest_startup.launch.exits import handle_of, status_of
 from pytest_startup.launch.identity import Identity, Process, command_line, descendants, table
 from pytest_startup.launch.memory import Peak, sample, shm_held, shm_names
 
@@ -17,13 +19,16 @@ _SHARE = 0.02
 #: How often an entry of /dev/shm that nobody of ours has open is looked at before it is taken for somebody else's.
 _TRIES = 6
 _MOST_LOST = 50
+#: What vLLM and SGLang call the processes of their ranks and cores.
+_RANK = re.compile(r"(?i)\b(?:vllm|sglang)::")
 
 
 class Watch:
     """Samples in a thread of its own. ``changed`` is called, in that thread, when ``known`` or ``shm`` has grown.
 
-    ``lost`` lists long-lived processes that ended while the engine's first process still ran: ``[pid, name,
-    seconds since launch]``; an engine that goes on answering without one of its ranks shows here.
+    ``lost`` lists long-lived processes that ended while the engine's first process still ran: ``[pid, name, seconds
+    since launch, wait status]`` (of its ranks, by their titles; None where nobody tells how it ended); an engine that
+    goes on answering without one of its ranks shows here.
     """
 
     def __init__(self, main: Identity, launched_at: float, shm: frozenset[str], changed: Callable[[], None]) -> None:
@@ -36,6 +41,8 @@ class Watch:
         self._changed = changed
         self._tries: dict[str, int] = dict.fromkeys(shm, _TRIES)
         self._seen: dict[Identity, tuple[float, str]] = {}
+        #: File descriptors by which the kernel tells how a rank ended, after its parent has asked.
+        self._handles: dict[Identity, int] = {}
         self._paused = threading.Event()
         self._busy = threading.Lock()
         self._shm_busy = threading.Lock()
@@ -58,6 +65,11 @@ class Watch:
         if not self._paused.is_set():
             self.look()  # what is gone by now was lost
             self._paused.set()
+            with self._busy:
+                for handle in self._handles.values():
+                    if handle >= 0:
+                        os.close(handle)
+                self._handles = {}
 
     def look(self) -> None:
         """One sample."""
@@ -82,12 +94,19 @@ class Watch:
         if self._main in now and not self._paused.is_set():
             for identity in [i for i in self._seen if i not in now]:
                 since, name = self._seen.pop(identity)
+                handle = self._handles.pop(identity, -1)
                 if seconds - since >= 4 * _INTERVAL and len(self.lost) < _MOST_LOST:
-                    self.lost.append([identity.pid, name, round(seconds, 3)])
+                    status = status_of(identity.pid, handle) if _RANK.search(name) else None
+                    self.lost.append([identity.pid, name, round(seconds, 3), status])
+                if handle >= 0:
+                    os.close(handle)
         for process in processes:
-            since = self._seen.get(process.identity, (seconds, ""))[0]
-            # The title is read again each time: engines name their processes after they have started.
-            self._seen[process.identity] = (since, command_line(process.pid, 120))
+            since, name = self._seen.get(process.identity, (seconds, ""))
+            # Read again each time: a process gets its title after it has started, and loses it while it is killed.
+            line = command_line(process.pid, 120)
+            self._seen[process.identity] = (since, line if _RANK.search(line) or not _RANK.search(name) else name)
+            if process.identity not in self._handles and _RANK.search(line) and not self._paused.is_set():
+                self._handles[process.identity] = handle_of(process.pid)
 
     def _look_at_shm(self, processes: list[Process], count: bool) -> frozenset[str]:
         with self._shm_busy:
