@@ -400,6 +400,29 @@ def test_how_a_rank_was_lost_is_told(end, text):
     assert fact.evidence.text == f"pid {rank.pid} {text} while the engine ran (helpers do that, ranks must not)"
 
 
+def test_the_end_of_a_rank_is_not_found_late_because_samples_cost_much(monkeypatch):
+    monkeypatch.setattr("pytest_startup.launch.process.watch._SHARE", 1e-9)  # the second sample is due in years
+    argv = ["VLLM::Worker_TP1", "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    rank = subprocess.Popen(argv, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    rank.stdout.readline()
+    watch = Watch(identity.identify(os.getpid()), time.monotonic() - 60, frozenset(), lambda: None)
+    try:
+        watch.look()
+        watch._seen = {one: (0.0, name) for one, (_, name) in watch._seen.items()}  # it has run for a minute
+        watch.start()
+        until(lambda: watch.peak is not None, "a sample")
+        rank.kill()
+        until(lambda: watch.lost, "the end of the rank")
+        assert (watch.lost[0][0], watch.lost[0][3]) == (rank.pid, signal.SIGKILL)
+        assert watch._noticed == set()
+    finally:
+        watch.pause()
+        rank.kill()
+        rank.wait()
+        rank.stdout.close()
+        rank.stdin.close()
+
+
 # stopping
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,8 @@ _SHARE = 0.02
 #: How often an entry of /dev/shm that nobody of ours has open is looked at before it is taken for somebody else's.
 _TRIES = 6
 _MOST_LOST = 50
+#: Seconds for which the ends of ranks are waited for at a time: one that is new must be waited for soon, too.
+_SLICE = 0.25
 #: What vLLM and SGLang call the processes of their ranks and cores.
 _RANK = re.compile(r"(?i)\b(?:vllm|sglang)::")
 
@@ -43,6 +46,7 @@ class Watch:
         self._seen: dict[Identity, tuple[float, str]] = {}
         #: File descriptors by which the kernel tells how a rank ended, after its parent has asked.
         self._handles: dict[Identity, int] = {}
+        self._noticed: set[int] = set()
         self._paused = threading.Event()
         self._busy = threading.Lock()
         self._shm_busy = threading.Lock()
@@ -99,6 +103,7 @@ class Watch:
                     status = status_of(identity.pid, handle) if _RANK.search(name) else None
                     self.lost.append([identity.pid, name, round(seconds, 3), status])
                 if handle >= 0:
+                    self._noticed.discard(handle)  # the number will be another's
                     os.close(handle)
         for process in processes:
             since, name = self._seen.get(process.identity, (seconds, ""))
@@ -121,7 +126,29 @@ class Watch:
 
     def _loop(self) -> None:
         cost = 0.0
-        while not self._paused.wait(max(_INTERVAL, cost / _SHARE)):
+        while not self._wait(max(_INTERVAL, cost / _SHARE)):
             begin = time.thread_time()
             self.look()
             cost = time.thread_time() - begin
+
+    def _wait(self, seconds: float) -> bool:
+        """Until the next sample is due, or a rank ends: that is not to be found late because samples cost much. True:
+        there is none any more."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self._paused.is_set():
+            if self._rank_ended(min(left, _SLICE)):
+                break
+        return self._paused.is_set()
+
+    def _rank_ended(self, seconds: float) -> bool:
+        with self._busy:
+            handles = [h for h in self._handles.values() if h >= 0 and h not in self._noticed]
+        if not handles:
+            self._paused.wait(seconds)
+            return False
+        poll = select.poll()
+        for handle in handles:
+            poll.register(handle, select.POLLIN)
+        ended = [handle for handle, _ in poll.poll(seconds * 1000)]
+        self._noticed.update(ended)
+        return bool(ended)
