@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,10 @@ def told(done: Sequence[Leftover]) -> str:
     return ", ".join(f"{d.kind} {d.what} {'removed' if d.released else 'could not be removed'}" for d in done)
 
 
+def _one(take: Callable[[], Leftover]) -> list[Leftover]:
+    return [take()]
+
+
 def main(argv: Sequence[str]) -> int:
     """Exit codes: 0 nothing is left (any more), 1 something is there or could not be removed, 2 wrong usage."""
     parser = argparse.ArgumentParser(
@@ -112,6 +117,8 @@ def main(argv: Sequence[str]) -> int:
         print(f"pytest-startup clean: {error}", file=sys.stderr)
         return 2
     found = [Found(r.title, r.things, partial(remove, folder, r)) for r in find(folder)]
+    for thing, take in container_clean.unregistered({e.run_id for e in registry.entries(folder)}, os.environ):
+        found.append(Found("container of a run that is not in the registry (any more)", (thing,), partial(_one, take)))
     unseen = False
     with contextlib.ExitStack() as stack:
         for one in far:

@@ -124,6 +124,23 @@ def test_clean_removes_what_a_dead_run_left_and_nothing_else(engine, tmp_path):
     engine.docker("rm", "-f", foreign, living)
 
 
+def test_clean_finds_a_dead_run_s_container_by_its_labels_alone(engine):
+    """The registry may be lost; then the engine that the environment names is asked. What lives or is foreign stays."""
+    dead = {**container_labels.labels("0" * 12, "p", "reference"), container_labels.OWNER: f"{os.getpid()}:1"}
+    made = []
+    for given in (dead, container_labels.labels("1" * 12, "p", "reference"), {"who": "other"}):
+        flags = [word for key, value in given.items() for word in ("--label", f"{key}={value}")]
+        made.append(engine.docker("create", "--network", "none", *flags, engine.image, "sleep", "1000"))
+    assert clean("--dry-run").returncode == 0  # no engine is named
+    seen = clean("--dry-run", DOCKER_HOST=engine.url)
+    assert seen.returncode == 1
+    assert seen.stdout.startswith("container of a run that is not in the registry (any more)\n")
+    assert f"  container {made[0][:12]} (" in seen.stdout
+    done = clean("--yes", DOCKER_HOST=engine.url)
+    assert done.returncode == 0, done.stdout
+    assert set(engine.docker("ps", "-aq", "--no-trunc").split()) == set(made[1:])
+
+
 def test_two_runs_on_one_port(engine, tmp_path):
     """The second waits for the first, says for whom, and then starts."""
     sites = [tmp_path / "one", tmp_path / "two"]

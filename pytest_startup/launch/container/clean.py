@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from pytest_startup.launch import registry, stopping
+from pytest_startup.launch.container import address as docker_address
 from pytest_startup.launch.container import labels as container_labels
 from pytest_startup.launch.container.address import Address
 from pytest_startup.launch.container.daemon import Daemon, DaemonLost, DaemonRefused, NotThere
@@ -48,6 +50,44 @@ def remove(entry: Entry) -> Sequence[Leftover]:
     return out
 
 
+def unregistered(runs: Collection[str], environ: Mapping[str, str]) -> list[tuple[str, Callable[[], Leftover]]]:
+    """Containers of dead runs beside these ``runs``, at the engine that ``environ`` names: their registry was lost.
+
+    Each as ``docker ps`` would tell it, with the way to remove it. Empty where no engine answers.
+    """
+    try:
+        address = docker_address.find(None, environ)
+        with _at(address) as daemon:
+            seen = daemon.containers([container_labels.RUN])
+    except (docker_address.AddressError, DaemonLost, DaemonRefused):
+        return []
+    return [
+        (container_labels.told(one), partial(_remove_one, address, str(one["Id"]), container_labels.told(one)))
+        for one in seen
+        if container_labels.run_is_dead(one.get("Labels")) and one["Labels"][container_labels.RUN] not in runs
+    ]
+
+
+def _remove_one(address: Address, container: str, told: str) -> Leftover:
+    try:
+        with _at(address) as daemon:
+            daemon.remove(container)
+    except NotThere:
+        pass
+    except (DaemonLost, DaemonRefused) as error:
+        return Leftover("container", f"{told.removeprefix('container ')}: {error}", False)
+    return Leftover("container", told.removeprefix("container "), True)
+
+
+@contextmanager
+def _at(address: Address) -> Iterator[Daemon]:
+    daemon = Daemon(address)
+    try:
+        yield daemon
+    finally:
+        daemon.close()
+
+
 def place(address: Address) -> dict[str, str]:
     """What an entry has to hold so that its daemon is found again."""
     tls = {"tls": str(address.tls)} if address.tls is not None else {}
@@ -57,11 +97,8 @@ def place(address: Address) -> dict[str, str]:
 @contextmanager
 def _daemon(entry: Entry) -> Iterator[Daemon]:
     tls = entry.labels.get("tls")
-    daemon = Daemon(Address(entry.labels.get("daemon", ""), "of that run", Path(tls) if tls else None))
-    try:
+    with _at(Address(entry.labels.get("daemon", ""), "of that run", Path(tls) if tls else None)) as daemon:
         yield daemon
-    finally:
-        daemon.close()
 
 
 def _label(entry: Entry) -> str:
