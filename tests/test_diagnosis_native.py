@@ -94,3 +94,33 @@ def test_a_container_s_banner_begins_another_start_where_the_log_level_hides_the
         ("0.26.0", 0),
         ("0.26.0", 1),
     ]
+
+
+CORE_UP = [
+    record("Initializing a V1 LLM engine (v0.21.0) with config: x"),
+    record("init engine (profile, create kv cache, warmup model) took 12.00 s"),
+]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "Processed prompts:  10%|#         | 1/10 [00:01<00:10,  1.10s/it]",
+        record("Sleep mode freed 46.90 GiB memory, 1.80 GiB memory is still in use."),
+        record("Engine 000: Avg prompt throughput: 1.0 tokens/s, Avg generation throughput: 2.0 tokens/s"),
+    ],
+)
+def test_an_engine_without_a_server_is_in_use_though_it_never_says_that_it_is_ready(use: str) -> None:
+    up = told(CORE_UP)
+    assert (up.ready, up.last_phase) == (None, "api")
+    summary = told([*CORE_UP, use, *bare("RuntimeError: boom", ["generate"])])
+    assert (summary.ready, summary.failed) == (False, True)
+    assert summary.failure is not None
+    assert summary.failure.phase == "serving"
+
+
+def test_a_paste_that_begins_amid_the_traffic_fails_in_serving() -> None:
+    answer = '(APIServer pid=1) INFO:     192.0.2.7:4 - "POST /v1/chat/completions HTTP/1.1" 200 OK'
+    failure = told([answer, "CUDA Error: out of memory at /src/cumem_allocator.cpp:139"]).failure
+    assert failure is not None
+    assert (failure.kind, failure.phase) == ("out-of-device-memory", "serving")

@@ -128,6 +128,17 @@ def test_two_ranks_bars_and_a_record_in_one_physical_line():
     assert {line.number for line in lines} == {9}
 
 
+@pytest.mark.parametrize("header", [RECORD, "[2026-11-29 12:00:13 TP1] "])
+def test_a_record_behind_a_bar_that_had_no_line_break_yet(header):
+    bar, said = frame(f"Loading shards: 100%|###| 4/4 [00:03<00:00,  1.30it/s]{header}{MESSAGE}".encode(), 5)
+    assert (bar.message.strip(), said.message) == ("Loading shards: 100%|###| 4/4 [00:03<00:00,  1.30it/s]", MESSAGE)
+
+
+def test_a_header_whose_first_bracket_was_not_copied():
+    line = only(f"2026-11-29 12:00:13 TP1] {MESSAGE}")
+    assert (line.rank, line.message) == ("TP1", MESSAGE)
+
+
 def test_ray_counts_repeats():
     tail = " [repeated 15x across cluster] (Ray deduplicates logs by default.)"
     line = only("(RayWorkerWrapper pid=4) " + RECORD + MESSAGE + tail)

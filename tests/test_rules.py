@@ -119,3 +119,23 @@ def test_evidence_is_short():
 def test_an_unknown_engine_is_told_with_the_nearest_name():
     with pytest.raises(UnknownEngine, match=r"unknown engine 'vlm'; did you mean 'vllm'\? \(known: vllm, sglang\)"):
         dialect("vlm")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("Loading weights took 4.10 secon", "weights.read", 4.1),
+        ("Loading weights took 4.10 se", "weights.read", 4.1),
+        ("Directly load the compiled graph(s) for", "compile.cache_loaded", "Directly load the compiled graph(s) for"),
+        ("Directly load the compi", "compile.cache_loaded", "Directly load the compi"),
+        ("Using TRITON backend for Unquantized MoE", "backend.moe", "TRITON"),
+        ("Using FlashInfer CUTLASS backend for Unquantized MoE", "backend.moe", "FlashInfer CUTLASS"),
+    ],
+)
+def test_lines_that_a_terminal_cut_and_other_spellings(text, name, value):
+    assert [(f.name, f.value) for f in table("vllm").facts(line(text), "x") if f.name == name] == [(name, value)]
+
+
+def test_a_kernel_for_a_gemm_is_one_statement():
+    said = table("vllm").facts(line("Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM"), "x")
+    assert [f.name for f in said] == ["backend.linear"]

@@ -37,3 +37,16 @@ def answered(message: str, sglang: bool) -> bool:
     if '" 200' not in message or not _ACCESS.search(message):
         return False
     return not sglang or any(path in message for path in ('"GET /health', '"GET /v1/models', '"POST /v1/'))
+
+
+#: What an engine prints only while it works for somebody: also one without a server, in a script or a trainer, which
+#: never says that it is ready.
+_IN_USE = ("Avg prompt throughput: ", "Processed prompts: ", "Decode batch", "Sleep mode freed ", " to fall asleep")
+
+
+def in_use(message: str) -> bool:
+    """Does the line show that the engine is up and used, whether or not it was said to be ready?"""
+    for words in _IN_USE:  # noqa: SIM110
+        if words in message:
+            return True
+    return False

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_startup.engines import suspects
-from pytest_startup.engines.anchors import anchored, answered, bracketed
+from pytest_startup.engines.anchors import anchored, answered, bracketed, in_use
 from pytest_startup.engines.base import LogSummary, Progress
 from pytest_startup.engines.episodes import Candidate, first_cause, phase_of
 from pytest_startup.engines.failure_table import sign_of
 from pytest_startup.engines.lines import Line
 from pytest_startup.engines.phase_book import PhaseBook
+from pytest_startup.engines.phase_table import SERVING
 from pytest_startup.engines.phase_table import TABLE as OPENERS
 from pytest_startup.engines.phases import order
 from pytest_startup.engines.reuse import CompileReuse
@@ -136,6 +137,8 @@ class StartTracker:
         if line.level in ("ERROR", "CRITICAL"):
             self._error, self._error_at = line, self._tracebacks.count
         if not anchored(line.text):
+            if self._ready is None and self._stopping is None and in_use(message):
+                self._book.opened(SERVING, line)
             self._book.seen(line)
             if self._stopping is None and "rror: " in message:
                 self._alone(line)
@@ -144,7 +147,7 @@ class StartTracker:
             return
         self._sign(line)
         opener = OPENERS.match(message) if line.level != "DEBUG" else None
-        if opener is not None and opener.phase == "serving" and self._ready is None:
+        if opener is not None and opener.phase == "serving" and opener is not SERVING and self._ready is None:
             opener = None
         if opener is not None and self._stopping is None:
             self._engine = self._engine or opener.engine
@@ -219,6 +222,7 @@ class StartTracker:
         self._ready, self._died = line, None
         self._since = self._tracebacks.count
         self._candidates.clear()
+        self._book.opened(SERVING, line)
 
     def _asked_to_stop(self, line: Line) -> None:
         if self._stopping is not None or (self._died is not None and not self._was_stopped(line)):

@@ -50,7 +50,7 @@ _RECORD = re.compile(
     r"(?:\[(?P<source>[^\]\s]{1,200}:\d+)\](?:\(http[^)\s]*\)\]?)?|(?P<old>[\w./\-]{1,200}:\d+)\]) ?"
 )
 _SGLANG = re.compile(
-    r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)(?P<ranks>(?: [A-Z][A-Z_]*\d+)*)\] ?"
+    r"\[?(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)(?P<ranks>(?: [A-Z][A-Z_]*\d+)*)\] ?"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):? +(?:(?P<source>[\w./\-]+\.py:\d+): )?)?"
 )
 _FLASHINFER = re.compile(
@@ -65,6 +65,11 @@ _PYTHON = re.compile(
 _PLAIN = re.compile(r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):(?:[\w.]+:|\s+)")
 _BAR = re.compile(r"^(?P<title>.{0,200}?)\s*\d{1,3}%\s*(?:\||Completed)")
 _BAR_STATE = re.compile(r"\d{1,3}%\s*(?:\||Completed)")
+#: A record behind a bar that had no line break yet.
+_BAR_RECORD = re.compile(
+    r"(?:it|s|B)(?:/s|/it)[^\]\r]{0,80}\] ?"
+    r"(?P<record>(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
+)
 _RANK_NAME = re.compile(r"(?:Vllm|Ray)?Worker(?:Proc)?_((?:[A-Z]+\d+)(?:_[A-Z]+\d+)*)$")
 _SPOKEN_RANK = re.compile(r"\w+ (rank=\d+|[A-Z]+\d+(?:_[A-Z]+\d+)*)$")
 _ENGINE_RANK = re.compile(r"(?:EngineCore|APIServer|ApiServer)_(DP\d+)$")
@@ -157,7 +162,9 @@ def _pieces(text: str) -> list[str]:
     """Split at redraws and at process prefixes that begin in the middle; of a redrawn bar the last state is left."""
     parts: list[str] = []
     for segment in text.split("\r"):
-        parts.extend(_by_process(segment))
+        for part in _by_process(segment):
+            found = _BAR_RECORD.search(part) if "/s" in part or "/it" in part else None
+            parts.extend((part[: found.start("record")], part[found.start("record") :]) if found else (part,))
     if len(parts) <= 1:
         return [part for part in parts if part.strip()]
     last: dict[str, int] = {}
