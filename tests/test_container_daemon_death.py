@@ -113,6 +113,22 @@ def test_a_daemon_that_hangs(breakable, tmp_path, monkeypatch):
     assert launcher.close() == []
 
 
+def test_a_daemon_that_hangs_before_it_is_first_asked(breakable, tmp_path):
+    """The preflight ends with what is wrong, and so does the launcher: nothing of ours waits for the daemon."""
+    launcher = ContainerLauncher()
+    profile = container_profile(breakable, tmp_path)
+    pid = breakable.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        begin = time.monotonic()
+        (reason,) = launcher.preflight(profile)
+        assert launcher.close() == []
+        assert time.monotonic() - begin < 60
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert "did not answer (ping) within 5 s" in reason or "does not answer (ping): ReadTimeout" in reason, reason
+
+
 def test_a_daemon_that_is_shut_down_in_order(breakable, tmp_path):
     """It ends its containers first; the end of the engine is then not the engine's."""
     launcher = ContainerLauncher()

@@ -205,16 +205,16 @@ class Daemon:
         A Unix socket is tried first: why nobody answers can't be told from docker-py's error.
         """
         _probe(self.address.socket, timeout)
+        if self._greeting is None:  # not under the lock: a daemon that hangs must not hold up our end
+            asking = self._client(_ANY_VERSION, ASK)
+            try:
+                self._greeting = _ping(asking)
+            finally:
+                asking.close()
         with self._lock:
             if self._closed:
                 raise DaemonLost(f"{self.where()} is not used any more")
             if timeout not in self._clients:
-                if self._greeting is None:
-                    asking = self._client(_ANY_VERSION, ASK)
-                    try:
-                        self._greeting = _ping(asking)
-                    finally:
-                        asking.close()
                 version = self._greeting.get("API-Version") or _ANY_VERSION
                 self._clients[timeout] = self._client(version, timeout)
             return self._clients[timeout]
@@ -302,7 +302,7 @@ def _probe(path: str | None, limit: float) -> None:
 
 def _ping(client: APIClient) -> Mapping[str, str]:
     """The headers of an answer that says who it is. Raises DaemonRefused."""
-    with client.get(f"{client.base_url}/_ping") as answer:
+    with client.get(f"{client.base_url}/_ping", timeout=ASK) as answer:  # where docker-py sets none
         if answer.status_code >= 400:
             raise DaemonRefused(answer.text.strip() or str(answer.reason))
         return answer.headers
