@@ -124,3 +124,27 @@ def test_a_paste_that_begins_amid_the_traffic_fails_in_serving() -> None:
     failure = told([answer, "CUDA Error: out of memory at /src/cumem_allocator.cpp:139"]).failure
     assert failure is not None
     assert (failure.kind, failure.phase) == ("out-of-device-memory", "serving")
+
+
+@pytest.mark.parametrize(
+    ("native", "error", "kind"),
+    [
+        (
+            "n7:27:27 [2] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 192.0.2.9<433> failed : aborted",
+            "RuntimeError: NCCL error: unhandled system error",
+            "collective-failed",
+        ),
+        (
+            "[1777.1] [n7:27 :0]  ib_md.c:1100 UCX  ERROR mlx5_7: ibv_modify_qp(QP 0x9b) failed to modify to RTR",
+            "nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND",
+            "transfer-failed",
+        ),
+    ],
+)
+def test_what_a_network_library_said_before_is_the_cause(native: str, error: str, kind: str) -> None:
+    begin = record("Initializing a V1 LLM engine (v0.21.0) with config: x")
+    failure = told([begin, native, *bare(error, ["init_device"], "EngineCore pid=7")]).failure
+    assert failure is not None
+    assert failure.kind == kind
+    assert failure.cause is not None
+    assert failure.cause.line == 2

@@ -90,9 +90,9 @@ MEMORY: tuple[FailureClass, ...] = (
         "collective-failed",
         (
             (
-                "NCCL WARN (?:Cuda failure|Call to (?:connect|bind|ibv)|.*(?:[Ss]ystem error|failed with "
-                "error|Connection (?:refused|closed)|Bootstrap : no socket interface|invalid usage|Duplicate "
-                "GPU))"
+                "NCCL WARN (?:Cuda failure|Call to (?:connect|bind|ibv)|.*(?:[Ss]ystem error|failed with error|"
+                r"[Cc]onnect to \S+ (?:failed|returned)|Connection (?:refused|closed)|"
+                "Bootstrap : no socket interface|invalid usage|Duplicate GPU))"
             ),
         ),
         "h:1:2 [0] NCCL WARN Bootstrap : no socket interface found",

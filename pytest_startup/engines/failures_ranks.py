@@ -171,6 +171,15 @@ TRANSFERS: tuple[FailureClass, ...] = (
     ),
     FailureClass(
         "transfer-failed",
+        (r"UCX +ERROR .*(?:fail|No such device|not permitted|refused|denied)",),
+        "[1777.1] [n7:27 :0]    ib_mlx5dv_md.c:1100 UCX  ERROR mlx5_7: ibv_modify_qp(QP 0x9b) failed to modify to RTR",
+        "[1777.1] [n7:27 :0]    parser.c:2000 UCX  WARN  unused environment variables",
+        tier="latent",
+        alone=True,
+        anchors=(" UCX  ERROR ",),
+    ),
+    FailureClass(
+        "transfer-failed",
         (
             "KVTransferError",
             r"nixl\w*Error",

@@ -236,7 +236,7 @@ class Reader:
         for line in frame(raw, number, place.node, place.seconds, prefixes):
             if quotes_a_client(line.message):
                 continue
-            start, ended = self._starts.of(line)
+            start, ended = self._starts.of(line, place.node is not None)
             for old in ended:
                 self._end(old, facts)
             found = self._facts(line, start)

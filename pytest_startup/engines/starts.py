@@ -31,6 +31,13 @@ SERVING_TEXT = (
     'GET /health HTTP/1.1" 200',
 )
 _ELAPSED = re.compile(r"\[(?P<minutes>\d{1,5}):(?P<seconds>\d\d)<")
+#: A server of its own launches here, not one more node of an engine: those print no banner, and SGLang their number.
+_SERVER = re.compile(
+    r"vLLM (?:OpenAI )?(?:API|api) server version |vLLM server version |[█▀▄]\s+version \d"
+    r"|server_args=.*?\bnnodes'?[=:] ?1[,)}]"
+)
+#: One of several API servers of an engine: each may print the banner.
+_ONE_OF_MANY = re.compile(r"(?i:apiserver)_\w+$")
 _SGLANG_CLAIM = ("fired up and ready to roll", "Decode batch")
 
 
@@ -71,6 +78,8 @@ class Start:
     progressed: set[str | None] = field(default_factory=set)
     stages: dict[str | None, int] = field(default_factory=dict)
     cores: set[str] = field(default_factory=set)
+    fronts: set[str] = field(default_factory=set)
+    group: int = 0
     bars: dict[tuple[object, ...], Fact] = field(default_factory=dict)
     series: dict[str, Series] = field(default_factory=dict)
     votes: dict[str, int] = field(default_factory=dict)
@@ -120,17 +129,26 @@ class Starts:
         """The start to which the newest line belongs."""
         return self._open[self._latest]
 
-    def of(self, line: Line) -> tuple[Start, list[Start]]:
-        """The start of the line, and those which it has ended."""
+    def of(self, line: Line, named: bool = False) -> tuple[Start, list[Start]]:
+        """The start of the line, and those which it has ended. ``named``: its node is one of those that were given to
+        the reader as the nodes of one engine, not the name of a service in a prefix."""
         ended: list[Start] = []
-        start = self._open.get(self._of_node.get(line.node, self._latest), self.latest)
+        node = line.node
+        if node is None and " exited with code " in line.text:
+            node = line.text.split(" ", 1)[0]  # Docker Compose: "<service> exited with code 1"
+        start = self._open.get(self._of_node.get(node, self._latest), self.latest)
         stage = launch_stage(line)
         if stage:
-            if self._again(start, line, stage):
+            if not named and self._other_engine(start, line):
+                start = self._begin(line.node, self._latest + 1)
+                self._of_node[line.node] = start.index
+            elif self._again(start, line, stage):
                 start = self._next(line.node, start)
                 ended = self._ended()
             self._of_node.setdefault(line.node, start.index)
             start.stages[line.node] = max(stage, start.stages.get(line.node, 0))
+            if _one_of_many(line):
+                start.fronts.add(line.process or "")
             if stage == CORE:
                 start.cores.add(_core(line))
         if not start.first_line or line.number < start.first_line:
@@ -156,7 +174,16 @@ class Starts:
         self._open = {self._latest: self.latest}
         return rest
 
+    @staticmethod
+    def _other_engine(start: Start, line: Line) -> bool:
+        """A service beside the one that the start is of (two of them in one compose file)."""
+        if line.node is None or line.node in start.stages or not any(node for node in start.stages):
+            return False
+        return bool(_SERVER.search(line.message))
+
     def _again(self, start: Start, line: Line, stage: int) -> bool:
+        if stage != CORE and _one_of_many(line) and line.process not in start.fronts:
+            return False
         reached = start.stages.get(line.node, 0)
         progressed = line.node in start.progressed  # a node may have come far before another one is launched
         if stage == BANNER:
@@ -166,15 +193,14 @@ class Starts:
         return progressed and (_core(line) in start.cores or not start.stages)
 
     def _next(self, node: str | None, start: Start) -> Start:
-        index = start.index + 1
-        if index not in self._open:
-            index = self._begin(node).index
+        later = [i for i, other in self._open.items() if i > start.index and other.group == start.group]
+        index = min(later) if later else self._begin(node, start.group).index
         self._of_node[node] = index
         return self._open[index]
 
-    def _begin(self, node: str | None) -> Start:
+    def _begin(self, node: str | None, group: int = 0) -> Start:
         self._latest += 1
-        start = Start(self._latest, self._tracker(), engine=self._engine)
+        start = Start(self._latest, self._tracker(), engine=self._engine, group=group)
         self._open[self._latest] = start
         if self._latest:
             self._of_node[node] = self._latest
@@ -184,6 +210,10 @@ class Starts:
         """Starts that every node which ever launched has left."""
         oldest = min(self._of_node.values(), default=self._latest)
         return [self._open.pop(i) for i in sorted(self._open) if i < oldest]
+
+
+def _one_of_many(line: Line) -> bool:
+    return line.process is not None and bool(_ONE_OF_MANY.match(line.process))
 
 
 def _core(line: Line) -> str:
