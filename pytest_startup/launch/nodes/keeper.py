@@ -226,8 +226,8 @@ class NodeKeeper(Keeper):
         if do == "ping":
             self._out.say("pong", t=command["t"], mono=time.monotonic())
         elif do == "peers" and self._peers is not None:
+            self._out.say("introduced")  # first: from now on it counts whom this node hears
             self._peers.start(self.spec.node, command["peers"])
-            self._out.say("introduced")
         elif do == "listens":
             found = who_listens(int(command["port"]), {p.pid for p in self._processes().living()})
             self._out.say("listens", who=found.who, text=found.text)
