@@ -120,7 +120,7 @@ def engines():
 def text(engines, venv: Path, serve: list[str], model: str, args: list[str], env: dict[str, str]) -> str:
     net, made = engines
     ray = str(venv / "bin" / "ray")
-    mounts = {**volumes(), str(venv): f"{venv}:ro", str(HERE): "/tests:ro"}
+    mounts = {**volumes(), str(venv): f"{venv}:ro", str(HERE): "/tests:ro", str(ENGINE / "models"): "/models:ro"}
     size = ["--num-cpus", "1", "--num-gpus", "1", "--disable-usage-stats", "--object-store-memory", "100000000"]
     head = [ray, "start", "--head", "--node-ip-address", "${node.head.address}", "--port", "6379", *size]
     head += ["--include-dashboard=false"]
