@@ -97,6 +97,8 @@ class Start:
             fact.detail.get("process"),
         )
         before = self.bars.get(key)
+        if before is None:
+            self._go_on(key, fact)
         self.bars[key] = fact
         if before is None or not isinstance(before.value, dict):
             return None
@@ -104,6 +106,30 @@ class Start:
         again = isinstance(done, (int, float)) and isinstance(was, (int, float)) and done < was
         again = again or (done == was == value.get("total") and _restarted(before, fact))
         return before if again or before.value.get("total") != value.get("total") else None
+
+    def _go_on(self, key: tuple[object, ...], fact: Fact) -> None:
+        """A record of another process broke the bar's line, and with the line break it lost its prefix: the bar that is
+        going on here is one that is open, so that its state there was not its last."""
+        value = fact.value if isinstance(fact.value, dict) else {}
+        done, total = value.get("done"), value.get("total")
+        best: tuple[object, ...] | None = None
+        for other, bar in self.bars.items():
+            one = bar.value if isinstance(bar.value, dict) else {}
+            was = one.get("done")
+            same = other[:3] == key[:3] and other[5] == key[5] and one.get("total") == total
+            bare = (other[6] is None) != (key[6] is None)
+            if not (same and bare and isinstance(was, (int, float)) and isinstance(done, (int, float))):
+                continue
+            if was <= done and was != total and not _elapsed(fact) < _elapsed(bar):
+                best = other
+        if best is not None:
+            del self.bars[best]
+
+
+def _elapsed(fact: Fact) -> int:
+    """Seconds since the bar began, 0 where it does not say."""
+    found = _ELAPSED.search(fact.evidence.text or "")
+    return 60 * int(found["minutes"]) + int(found["seconds"]) if found else 0
 
 
 def _restarted(before: Fact, now: Fact) -> bool:
