@@ -148,3 +148,17 @@ def test_what_a_network_library_said_before_is_the_cause(native: str, error: str
     assert failure.kind == kind
     assert failure.cause is not None
     assert failure.cause.line == 2
+
+
+@pytest.mark.parametrize(
+    ("end", "failed"),
+    [
+        (["vllm exited with code 137"], True),
+        (["prometheus exited with code 137"], False),
+        (["Gracefully Stopping... press Ctrl+C again to force", "vllm exited with code 137"], False),
+    ],
+)
+def test_only_the_end_of_the_engine_s_own_service_counts_and_not_after_a_stop(end: list[str], failed: bool) -> None:
+    begin = record("Initializing a V1 LLM engine (v0.21.0) with config: x")
+    up = [f"vllm  | {line}" for line in (begin, "(APIServer pid=1) INFO:     Application startup complete.")]
+    assert told([*up, *end]).failed is failed

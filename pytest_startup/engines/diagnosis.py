@@ -27,6 +27,7 @@ EPISODE_LINES = 3000
 STOP_LINES = 40
 CANDIDATES = 32
 LAST_LINES = 5
+SERVICES = 64
 
 _PHASE_OF_FACT = {
     "weights.load": "weights",
@@ -65,6 +66,7 @@ class StartTracker:
         self._stopping: Line | None = None
         self._error: Line | None = None
         self._waiting: Line | None = None
+        self._services: set[str] = set()
 
     @property
     def reading(self) -> bool:
@@ -77,6 +79,8 @@ class StartTracker:
             self._first = line
             self._book.begin(line)
         self._newest = max(self._newest, line.number)
+        if line.node is not None and len(self._services) < SERVICES:
+            self._services.add(line.node)
         for chain in self._tracebacks.feed(line):
             self._raised(chain)
         if not self._tracebacks.took:
@@ -179,6 +183,8 @@ class StartTracker:
 
     def _alone(self, line: Line) -> None:
         """An error that is no traceback."""
+        if self._services and " exited with code " in line.text and not self._own(line.text.split(" ", 1)[0]):
+            return
         found = suspects.of_line(line, self._tracebacks.count, self._phase_of, self._ready is not None)
         if found is None:
             return
@@ -191,6 +197,11 @@ class StartTracker:
         self._add(found)
         if found.fatal:
             self._dies(line, found.at)
+
+    def _own(self, name: str) -> bool:
+        """Whether a service of a compose file is one whose lines were seen. The first Compose put the project before the
+        name where a service ends, others a number behind it."""
+        return any(name in (one, f"{one}-1", f"{one}_1") or name.endswith(f"_{one}") for one in self._services)
 
     def _raised(self, chain: Chain) -> None:
         """A chain of exceptions has ended."""

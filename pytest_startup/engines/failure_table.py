@@ -177,6 +177,14 @@ SIGNS: tuple[Sign, ...] = (
     ),
     Sign(
         "stopping",
+        "Gracefully ",
+        "Gracefully Stopping... press Ctrl+C again to force",
+        "Gracefully handled",
+        pattern=r"^Gracefully [Ss]topping\.\.\.",
+        versions="Docker Compose",
+    ),
+    Sign(
+        "stopping",
         " CANCELLED AT ",
         "slurmstepd: error: *** JOB 41 ON n7 CANCELLED AT 2026-05-06T07:08:09 DUE TO TIME LIMIT ***",
         "slurmstepd: error: task 0 exited",
