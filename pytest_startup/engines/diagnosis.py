@@ -199,8 +199,8 @@ class StartTracker:
             self._dies(line, found.at)
 
     def _own(self, name: str) -> bool:
-        """Whether a service of a compose file is one whose lines were seen. The first Compose put the project before the
-        name where a service ends, others a number behind it."""
+        """Whether a service of a compose file is one whose lines were seen. Compose 1 put the project before the name
+        where a service ends, others put a number behind it."""
         return any(name in (one, f"{one}-1", f"{one}_1") or name.endswith(f"_{one}") for one in self._services)
 
     def _raised(self, chain: Chain) -> None:
