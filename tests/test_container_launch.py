@@ -72,6 +72,7 @@ def test_same_container_and_fresh_container(engine, launcher, tmp_path, network)
     assert again.container == first.container
     assert values(again, "container.started_at") != values(first, "container.started_at")
     assert values(again, "process.pid") != values(first, "process.pid")
+    assert values(again, "container.memory_peak")[0] > 0
     fresh = launcher.start(container_plan(profile, name="restart-2", port=port))
     logged(fresh, READY)
     assert fresh.container != first.container

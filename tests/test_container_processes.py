@@ -1,4 +1,4 @@
-"""Where a container's processes and its out-of-memory kills are found: both versions of control groups, as recorded."""
+"""Where a container's processes and its out-of-memory kills are found: both versions of control groups."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_startup.launch.container.processes import oom_files, oom_kills_in, procs_files
+from pytest_startup.launch.container.processes import oom_files, oom_kills_in, peak_files, peak_in, procs_files
 
 ID = "4f1c" * 16
 V1 = f"""\
@@ -16,7 +16,7 @@ V1 = f"""\
 1:name=systemd:/docker/{ID}
 0::/docker/{ID}
 """
-#: What the kernel wrote after one kill: control groups v1, v2 (Linux 5.15), v2 (Linux 6.8).
+#: What the kernel writes after one kill: control groups v1, v2, v2 with group kills.
 OOM_CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"
 EVENTS = "low 0\nhigh 0\nmax 57\noom 1\noom_kill 1\n"
 EVENTS_GROUP = f"{EVENTS}oom_group_kill 0\n"
@@ -54,5 +54,9 @@ def test_control_groups(tmp_path: Path, rows: str, there: list[str], counted: st
     assert oom_kills_in(oom_files(found)) == 0
     (root / counted.replace("ID", ID)).write_text(text)
     assert oom_kills_in(oom_files(found)) == 1
+    assert peak_in(peak_files(found)) is None
+    peak = {"memory.oom_control": "memory.max_usage_in_bytes", "memory.events": "memory.peak"}[Path(counted).name]
+    (root / counted.replace("ID", ID)).with_name(peak).write_text("3221225472\n")
+    assert peak_in(peak_files(found)) == 3 << 30
     assert procs_files("0" * 64, 7, str(tmp_path), str(root)) == []
     assert procs_files(ID, 8, str(tmp_path), str(root)) == []

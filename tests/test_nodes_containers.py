@@ -291,7 +291,7 @@ def test_the_gate_accepts_a_pair_of_containers_by_what_runs_on_each_node(engines
     assert done.returncode == 0, done.stdout
     assert "ACCEPTED" in done.stdout
     seen = record(tmp_path, "restart-1")
-    for name in ("container.image", "file.sha256", "host.memory_peak"):
+    for name in ("container.image", "file.sha256", "host.memory_peak", "container.memory_peak"):
         assert {f["node"] for f in seen["facts"] if f["fact"] == name} == set(NODES), name
     assert all(left["released"] for left in seen["cleanup"])
 

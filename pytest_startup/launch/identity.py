@@ -179,12 +179,30 @@ def engine_arguments(main: Identity, port: int) -> tuple[int, list[str]] | None:
 
     The lowest of those below ``main`` whose arguments name the port; None where no process shows it.
     """
-    wanted = {str(port), f"--port={port}"}
+    own = look(main.pid)
     below = descendants([main.pid], table())
-    for pid in [*(p.pid for p in reversed(below)), main.pid]:
-        shown = arguments(pid)
+    found = shown_arguments([*([own] if own else []), *below], (str(port), f"--port={port}"))
+    return found if found is not None and alive(main) else None
+
+
+def shown_arguments(processes: Iterable[Process], words: Collection[str]) -> tuple[int, list[str]] | None:
+    """Pid and arguments of the lowest of these processes that has one of ``words`` among them: what scripts ran last.
+
+    Of several on one level the oldest; None where no process shows one.
+    """
+    found = {p.pid: p for p in processes}
+
+    def depth(process: Process) -> int:
+        above, count = found.get(process.parent), 0
+        while above is not None and count < len(found):
+            above, count = found.get(above.parent), count + 1
+        return count
+
+    wanted = set(words)
+    for process in sorted(found.values(), key=lambda p: (-depth(p), p.identity.start, p.pid)):
+        shown = arguments(process.pid)
         if shown is not None and wanted & set(shown):
-            return (pid, shown) if alive(main) else None
+            return process.pid, shown
     return None
 
 

@@ -16,9 +16,13 @@ def watch_facts(
     lost: Iterable[Sequence[Any]],
     killed: tuple[int, str],
     redact: Callable[[str], str],
+    group_peak: int | None = None,
 ) -> list[Fact]:
-    """``host.memory_peak``, ``process.ended`` and ``host.oom_kill``. ``lost``: as of ``process.watch``;
-    ``killed``: how many processes the out-of-memory killer has ended since launch, and of what (``this host``)."""
+    """``host.memory_peak``, ``container.memory_peak``, ``process.ended`` and ``host.oom_kill``.
+
+    ``lost``: as of ``process.watch``; ``killed``: how many processes the out-of-memory killer has ended since launch,
+    and of what (``this host``); ``group_peak``: bytes of the container's control group.
+    """
     out = []
     if peak is not None:
         text = f"highest {peak.measure.upper()} sum of {peak.processes} processes, sampled every 0.5 s or more"
@@ -27,6 +31,12 @@ def watch_facts(
         detail: dict[str, JSON] = {"measure": peak.measure, "processes": peak.processes}
         size = round(peak.size / 2**30, 3)
         out.append(Fact("host.memory_peak", size, evidence, unit="GiB", node=node, detail=detail))
+    if group_peak is not None:
+        text = (
+            "the most that the container's control group has used, file cache (the checkpoint as it is read) included"
+        )
+        evidence = Evidence("host", "memory.peak of the control group", text, node=node)
+        out.append(Fact("container.memory_peak", round(group_peak / 2**30, 3), evidence, unit="GiB", node=node))
     for pid, name, seconds, status in lost:
         how = "ended" if status is None else told(status)
         text = f"pid {pid} {how} while the engine ran (helpers do that, ranks must not)"

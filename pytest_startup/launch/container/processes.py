@@ -10,12 +10,15 @@ from pytest_startup.launch.process.watch import Watch
 
 #: Where the kernel counts out-of-memory kills of a control group: version 1, version 2.
 _OOM_FILES = ("/memory.oom_control", "/memory.events")
+#: Where it keeps the most that a control group ever used, in bytes: version 1, version 2 (Linux 5.19).
+_PEAK_FILES = ("/memory.max_usage_in_bytes", "/memory.peak")
 
 
 class ContainerProcesses(Watch):
     """As ``Watch``, for processes that are no children of ours but members of a container's control group.
 
     ``oom_kills``: processes of the container that the kernel has killed for want of memory, the host's or their own.
+    ``group_peak``: the most that its control group has used, in bytes, file cache included; None where none is kept.
     Finds nothing where the container's processes can't be seen: another pid namespace, another host.
     """
 
@@ -26,11 +29,14 @@ class ContainerProcesses(Watch):
         self._container = container
         self._lists = procs_files(container, main.pid)
         self._counts = oom_files(self._lists)
+        self._peaks = peak_files(self._lists)
         self.oom_kills = 0
+        self.group_peak: int | None = None
 
     def living(self) -> list[Process]:
         """All processes of the container that run now."""
         self.oom_kills = max(self.oom_kills, oom_kills_in(self._counts))
+        self.group_peak = max(filter(None, (self.group_peak, peak_in(self._peaks))), default=None)
         found = [look(pid) for pid in self._pids()]
         return [p for p in found if p is not None and p.runs]
 
@@ -58,6 +64,22 @@ def oom_kills_in(paths: list[str]) -> int:
         except (OSError, ValueError):
             continue
     return 0
+
+
+def peak_files(lists: list[str]) -> list[str]:
+    """Where the peak of a control group may stand beside these lists of processes."""
+    return [os.path.dirname(path) + name for path in lists for name in _PEAK_FILES]
+
+
+def peak_in(paths: list[str]) -> int | None:
+    """Bytes, of the first of these files that is there."""
+    for path in paths:
+        try:
+            with open(path, encoding="ascii") as file:
+                return int(file.read())
+        except (OSError, ValueError):
+            continue
+    return None
 
 
 def procs_files(container: str, pid: int, proc: str = "/proc", root: str = "/sys/fs/cgroup") -> list[str]:

@@ -19,6 +19,7 @@ from pytest_startup.launch.container.file_log import Earlier, FilePump
 from pytest_startup.launch.container.log import LogPump, Position
 from pytest_startup.launch.container.processes import ContainerProcesses
 from pytest_startup.launch.container.watch import Boot, Watcher
+from pytest_startup.launch.identity import shown_arguments
 from pytest_startup.launch.listeners import who_listens
 from pytest_startup.launch.memory import shm_names
 from pytest_startup.launch.once import StopOnce
@@ -82,7 +83,8 @@ class ContainerRunning:
         engine: Exec | None = None,
     ) -> None:
         self._daemon, self._plan, self._launched, self._node = daemon, plan, launched, node
-        self._redact, self._gpu_held, self._engine = redactor.text, gpu_held, engine
+        self._redact, self._redact_argv = redactor.text, redactor.argv
+        self._gpu_held, self._engine = gpu_held, engine
         self._logs = (NodeLog(node, folder / "engine.log", folder / "lines.tsv"),)
         self._stop = StopOnce(plan.profile.deadlines.stop, self._end)
         self.kept = False
@@ -184,7 +186,7 @@ class ContainerRunning:
             if processes.peak is None and not self._stop.made:
                 processes.look()
             killed = (processes.oom_kills, f"the container ({self.container[:12]})")
-            out += watch_facts(self._node, processes.peak, processes.lost, killed, self._redact)
+            out += watch_facts(self._node, processes.peak, processes.lost, killed, self._redact, processes.group_peak)
         ended = self.exited()
         survived = "" if ended is not None and ended.reason == "daemon-lost" else "; the container ran on"
         for begin, end in self._watcher.absences:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from pytest_startup.record_json import fact_from_json
 
 if TYPE_CHECKING:
     from pytest_startup.launch.nodes.link import NodeLink
+    from pytest_startup.redact import Redactor
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,10 @@ def node_facts(
     argv: Sequence[str],
     link: NodeLink,
     figures: Figures,
-    redact: Callable[[str], str],
+    redactor: Redactor,
 ) -> list[Fact]:
-    """``process.argv``, ``process.pid``, ``node.clock_offset`` (s), ``node.hears``, ``host.memory_peak``,
-    ``host.memory_available`` (GiB, before, lowest, after), ``gpu.memory_used`` (GiB, before, peak, after) or
+    """``process.argv`` (as the kernel there shows it while the engine runs, else as it was launched), ``process.pid``,
+    ``node.clock_offset`` (s), ``node.hears``, ``host.memory_peak``, ``host.memory_available`` (GiB, before, lowest, after), ``gpu.memory_used`` (GiB, before, peak, after) or
     ``gpu.memory_unknown``, ``process.ended``, ``host.oom_kill``."""
 
     def fact(
@@ -66,9 +67,11 @@ def node_facts(
         return Fact(name, value, Evidence("process", where, text[:400], node=node), unit=unit, node=node, detail=detail)
 
     pid = (link.event("started") or {}).get("pid")
-    words: list[JSON] = list(argv)
+    serves, shown = figures.data.get("shown") or (None, argv)
+    words = list[JSON](argv if serves is None else redactor.argv(shown))
+    where = "argv" if serves is None else f"/proc/{serves}/cmdline"
     out = [
-        fact("process.argv", words, "argv", " ".join(argv)),
+        fact("process.argv", words, where, " ".join(map(str, words))),
         fact("process.pid", pid, f"/proc/{pid}", argv[0]),
     ]
     if link.error < 1e6:
@@ -81,7 +84,7 @@ def node_facts(
     out += figures.memory(node)
     out += container_facts(node, link.event("container"))
     killed = (int(figures.data.get("oom", 0)), f"node {node}")
-    return out + watch_facts(node, figures.peak, figures.lost, killed, redact)
+    return out + watch_facts(node, figures.peak, figures.lost, killed, redactor.text, figures.data.get("group_peak"))
 
 
 def container_facts(node: str, seen: Mapping[str, Any] | None) -> list[Fact]:

@@ -20,7 +20,7 @@ from typing import Any
 from pytest_startup.launch import locks, ports
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.launch.environment import engine_environment
-from pytest_startup.launch.identity import Identity
+from pytest_startup.launch.identity import Identity, shown_arguments
 from pytest_startup.launch.listeners import who_listens
 from pytest_startup.launch.nodes import steps as nodes_steps
 from pytest_startup.launch.nodes.inside import Inside
@@ -53,6 +53,7 @@ class NodeSpec(Spec):
     containers, which carry ``label``; empty: there are none. ``files``: paths in them whose hashes are wanted.
     ``by_exec``: ``argv`` is a ``docker exec`` of the engine in a container that idles.
     ``sampled``: GPUs whose memory is sampled (indexes, UUIDs, or ``all``).
+    ``words``: one of them is among the arguments of the engine itself, below whatever scripts ran it.
     """
 
     node: str = ""
@@ -71,6 +72,7 @@ class NodeSpec(Spec):
     files: tuple[str, ...] = ()
     by_exec: bool = False
     sampled: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
 
 class NodeKeeper(Keeper):
@@ -95,7 +97,7 @@ class NodeKeeper(Keeper):
     @classmethod
     def prepare(cls, data: dict[str, Any], out: Out, unread: bytes) -> NodeKeeper | None:
         """From the message that asks for it; None when it can't be, which has then been said."""
-        for name in ("pass_env", "gpus", "docker", "steps", "files", "sampled"):
+        for name in ("pass_env", "gpus", "docker", "steps", "files", "sampled", "words"):
             data[name] = tuple(data[name])
         data["wanted"] = tuple((kind, name) for kind, name in data["wanted"])
         env = engine_environment(os.environ, data["own_env"], data["run_id"], data["pass_env"], data["gpus"])
@@ -209,13 +211,22 @@ class NodeKeeper(Keeper):
     def _figures(self) -> dict[str, Any]:
         inside = self._inside.watch if self._inside is not None else None
         peak = inside.peak if inside is not None else None
-        own = {"peak": asdict(peak) if peak is not None else None, "lost": inside.lost} if inside is not None else {}
+        own: dict[str, Any] = {}
+        if inside is not None:
+            own = {"peak": asdict(peak) if peak else None, "lost": inside.lost, "group_peak": inside.group_peak}
         return {
             **super()._figures(),
             **own,
+            "shown": self._shown(inside),
             "oom": oom_kills() - self._oom_before,
             "memory": [fact_to_json(f) for f in (*self._gpus, *self._memory.facts(after=self._ending is None))],
         }
+
+    def _shown(self, inside: Watch | None) -> tuple[int, list[str]] | None:
+        """Pid and arguments of the engine itself while it runs: in its container, or below what we have started."""
+        if self.spec.docker and inside is None:  # the docker command has them among its own
+            return None
+        return shown_arguments((inside or self._watch).living(), self.spec.words) if self._launched else None
 
     def _pause(self) -> float:
         return min(super()._pause(), 0.02 if self._out.waiting else 1.0)

@@ -217,7 +217,13 @@ def node_spec(plan: StartPlan, node: Node, redactor: Redactor, files: Mapping[st
         "shown": list(argv),
         "proved_gpus": list(nodes_docker.gpus_of(plan.profile, node)),
         "sampled": sampled_gpus(plan.profile, node),
+        "words": [str(port), f"--port={port}"] if node.api else own_words(plan.profile, argv),
     }
+
+
+def own_words(profile: Profile, argv: Sequence[str]) -> list[str]:
+    """By what the engine of a node without a port is known: the word of its arguments that names the model."""
+    return [word for word in argv if profile.engine.model in (word, word.partition("=")[2])]
 
 
 def sampled_gpus(profile: Profile, node: Node) -> list[str]:

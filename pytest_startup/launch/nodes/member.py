@@ -165,8 +165,8 @@ class Member:
         with link.asking:
             figures = link.event("ended") or (link.lost is None and link.ask("facts", 1.0)) or link.event("facts") or {}
         seen = Figures(figures, self.started_at - self._launched_at)
-        name, redact = self.node.name, self._redactor.text
-        out = node_facts(name, self.node.address, self._argv, link, seen, redact)
+        name = self.node.name
+        out = node_facts(name, self.node.address, self._argv, link, seen, self._redactor)
         if self.left_up is not None:
             text = f"node {name} was left up: its process of {self.left_up} goes on, nothing was started there"
             out.append(Fact("node.left_up", self.left_up, Evidence("process", "launcher", text, node=name), node=name))
