@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers_diagnosis import bare, record, told
+from helpers_diagnosis import SGLANG, SGLANG_LOADED, bare, record, scheduler, told
 
 from pytest_startup.engines.reader import Reader, read
 from pytest_startup.engines.registry import tables
@@ -162,3 +162,11 @@ def test_only_the_end_of_the_engine_s_own_service_counts_and_not_after_a_stop(en
     begin = record("Initializing a V1 LLM engine (v0.21.0) with config: x")
     up = [f"vllm  | {line}" for line in (begin, "(APIServer pid=1) INFO:     Application startup complete.")]
     assert told([*up, *end]).failed is failed
+
+
+@pytest.mark.parametrize("loop", ["event_loop_normal_disagg_prefill", "event_loop_overlap_disagg_decode"])
+def test_a_node_of_sglang_that_never_claims_to_be_ready_fails_in_its_loop(loop: str) -> None:
+    lost = scheduler(" TP22 EP22", "RuntimeError: [pair.cc:544] Connection closed by peer [192.0.2.9]:15", [loop])
+    failure = told([*SGLANG, *SGLANG_LOADED, *lost]).failure
+    assert failure is not None
+    assert (failure.phase, failure.rank) == ("serving", "TP22 EP22")
