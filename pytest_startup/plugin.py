@@ -55,7 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if names_profile(config):
         from pytest_startup.activation import session_of
 
-        session_of(config)
+        if not session_of(config).options.profiles:  # else it would be green without a gate
+            raise pytest.UsageError("PYTEST_STARTUP_PROFILE is set and names no profile")
     elif config.option.startup_preflight or config.option.startup_replay:  # else it would be green without a look
         option = "--startup-preflight" if config.option.startup_preflight else "--startup-replay"
         raise pytest.UsageError(
@@ -95,7 +96,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if ours:
         from pytest_startup.own_tests import MarkedTests
 
-        config.pluginmanager.register(MarkedTests(ours), "startup-marked-tests")
+        name = "startup-marked-tests"
+        if config.pluginmanager.register(MarkedTests(ours), name) is None:  # they would be green without their markers
+            raise pytest.UsageError(f"-p no:{name} would leave the markers of tests unjudged: remove it")
 
 
 def has_ours(node: Node) -> bool:

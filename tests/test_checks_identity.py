@@ -207,7 +207,7 @@ def test_files() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["gpu.driver", "gpu.uuid", "host.page_size", "container.image", "config.max_model_len"]
+    "name", ["gpu.driver", "gpu.uuid", "host.page_size", "container.image", "config.max_model_len", "engine.revision"]
 )
 def test_changed_since_the_reference(name: str) -> None:
     verdict = check(profile(), reference(fact(name, "a")), record(fact(name, "b")), None)
@@ -228,24 +228,72 @@ def test_another_version_than_on_the_reference(pinned: str | None) -> None:
     first = reference(version("v0.31.0"), version("0.31.0+cu130", "endpoint"))
     verdict = check(wanted, first, record(version("0.31.0"), version("0.31.0+cpu", "endpoint")), None)
     says(verdict, FAILED, "engine 0.31.0+cpu runs, the reference start was 0.31.0+cu130", "from reference")
-    says(check(wanted, first, record(version("0.31.0")), None), PASSED)
+    silent = check(wanted, first, record(version("0.31.0")), None)
+    says(silent, NOT_OBSERVABLE, "the version that the endpoint gave on the reference start is not there on this one")
 
 
-def test_options_that_a_script_added_to_the_running_engine() -> None:
-    def shown(*argv: str) -> Fact:
-        return fact("process.argv", ["vllm", "serve", *argv], source="process")
+def shown(*argv: str, where: str = "/proc/7/cmdline", node: str | None = None) -> Fact:
+    told = fact("process.argv", ["vllm", "serve", *argv], source="process", node=node)
+    return replace(told, evidence=replace(told.evidence, where=where))
 
-    first = reference(shown("--port", "1", "--dtype=half"))
-    says(check(profile(), first, record(shown("--port", "2", "--dtype=auto")), None), PASSED)
-    other = record(shown("--port", "2", "--dtype=half", "--enforce-eager"))
-    says(check(profile(), first, other, None), FAILED, "other options than on the reference start: --enforce-eager")
+
+OF_SCRIPT = ("--port", "1", "--dtype=half", "--dist-init-addr", "10.0.0.1:501", "--out", "/tmp/tmp.Ab1/x", "org/model")
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (
+            ("--port", "2", "--dtype=half", "--dist-init-addr", "10.0.0.1:777", "--out", "/tmp/tmp.Zq9/x", "org/model"),
+            "",
+        ),
+        ((*OF_SCRIPT, "--enforce-eager"), "--enforce-eager"),
+        (OF_SCRIPT[:-1], "org/model"),
+        (tuple(w.replace("half", "auto") for w in OF_SCRIPT), "--dtype=auto, --dtype=half"),
+        (tuple(w.replace("10.0.0.1", "10.0.0.2") for w in OF_SCRIPT), "10.0.0.1:PORT, 10.0.0.2:PORT"),
+        ((*OF_SCRIPT, "--dtype=half"), "--dtype=half"),
+        ((OF_SCRIPT[2], *OF_SCRIPT[:2], *OF_SCRIPT[3:]), "in another order"),
+    ],
+)
+@pytest.mark.parametrize("node", [None, "worker"])
+def test_arguments_that_a_script_changed_between_the_starts(now: tuple[str, ...], told: str, node: str | None) -> None:
+    verdict = check(profile(), reference(shown(*OF_SCRIPT, node=node)), record(shown(*now, node=node)), None)
+    if told:
+        says(verdict, FAILED, f"other options than on the reference start: {told}", "a wrapper script")
+    else:
+        says(verdict, PASSED)
+
+
+def test_arguments_as_launched_are_compared_by_their_options() -> None:
+    """An engine that has ended shows none; a launch command is spelled otherwise than what the kernel shows of it."""
+    launched = shown("serve", "--dtype", "half", where="argv")
+    says(check(profile(), reference(shown("--dtype", "half")), record(launched), None), PASSED)
+    more = shown("--dtype", "half", "--enforce-eager", where="argv")
+    says(check(profile(), reference(shown("--dtype", "half")), record(more), None), FAILED, "--enforce-eager")
+
+
+def test_arguments_that_only_the_reference_showed() -> None:
+    first = reference(shown("--a", node="head"), shown("--b", node="worker"))
+    says(check(profile(nodes=TWO), first, record(shown("--a", node="head")), None), NOT_OBSERVABLE, "are not on this")
+
+
+def test_a_mounted_file_without_a_pin_that_changed_between_the_starts() -> None:
+    def mounted(digest: str, path: str = "/usr/a.py") -> Fact:
+        return fact("file.sha256", digest, source="container", path=path)
+
+    first = reference(mounted("aa"), mounted("bb", "/usr/b.py"))
+    says(check(profile(), first, record(mounted("aa"), mounted("bb", "/usr/b.py")), None), PASSED)
+    verdict = check(profile(), first, record(mounted("aa"), mounted("aa", "/usr/b.py")), None)
+    says(verdict, FAILED, "/usr/b.py changed since the reference start", "from reference")
+    says(check(profile(), first, record(mounted("aa")), None), NOT_OBSERVABLE, "the hash of /usr/b.py was seen on the")
 
 
 def test_another_fingerprint_than_on_the_reference() -> None:
     first = reference(version("1"), completions=(answer(fingerprint="vllm-1-abc"), answer()))
     other = record(version("1"), completions=(answer(fingerprint="vllm-1-nohash"),))
     says(check(profile(), first, other, None), FAILED, "own fingerprint changed", "vllm-1-nohash", "from reference")
-    says(check(profile(), first, replace(other, completions=(answer(),)), None), PASSED)
+    silent = check(profile(), first, replace(other, completions=(answer(),)), None)
+    says(silent, NOT_OBSERVABLE, "those of this one none", "from reference")
     changed = profile(restarts=(Restart("restart-1", "process", change=Change(args=("--enforce-eager",))),))
     says(check(changed, first, other, None), PASSED)
 

@@ -64,6 +64,39 @@ def test_the_matrix_of_restart_kinds(engine, tmp_path):
     assert engine.labelled() == []
 
 
+#: An entrypoint that runs the engine, from the second start of its volume on with an argument more.
+SCRIPT = """\
+#!/bin/sh
+test -e /state/ran && set -- "$@" --enforce-eager
+: >/state/ran
+"$@" &
+child=$!
+trap 'kill $child' TERM
+wait $child
+wait $child
+"""
+
+
+def test_a_script_of_the_image_that_launches_another_engine_after_the_restart(engine, tmp_path):
+    """The daemon's word is the command that was asked for; what runs below the script is another one."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "entry.sh").write_text(SCRIPT)
+    mounts = fake_mount(f", {site}: {site}:ro, ran: /state")
+    text = gate_yaml(
+        engine,
+        container=f"network: host\n{mounts}\nentrypoint: [/bin/sh, {site}/entry.sh]",
+        restarts="{kind: fresh-container}",
+    )
+    done = run(site, text)
+    assert done.returncode == 1, done.stdout
+    assert "REJECTED  restart-1: identity" in done.stdout
+    assert "the running engine has other options than on the reference start: --enforce-eager" in done.stdout
+    (shown,) = record(site, "restart-1").named("process.argv")
+    assert shown.evidence.where.startswith("/proc/")
+    assert f"{TESTS}/fake_engine.py" in shown.value
+
+
 def test_a_fresh_container_without_a_cache_volume(engine, tmp_path):
     site = tmp_path / "site"
     site.mkdir()

@@ -6,9 +6,11 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 
 import pytest
+from helpers_launch import FAKE
 from helpers_nodes import LOGS, Gate, gate, link, needs_namespaces, network, pair_text, record
 
 pytestmark = [needs_namespaces, pytest.mark.usefixtures("isolated")]
@@ -57,6 +59,39 @@ def test_a_restart_of_a_pair_is_accepted_with_evidence_of_both_nodes(net, tmp_pa
             ("port", "head"),
         }
         assert all(left["released"] for left in seen["cleanup"])
+
+
+#: Runs an engine, from its second start on with an argument more.
+SCRIPT = """\
+#!/bin/sh
+test -e "$0.ran" && set -- "$@" --enforce-eager
+touch "$0.ran"
+"$@" &
+child=$!
+trap 'kill $child' TERM
+wait $child
+wait $child
+"""
+
+
+@pytest.mark.parametrize("node", ["head", "worker"])
+def test_a_script_on_one_node_that_launches_another_engine_after_the_restart(net, tmp_path, node):
+    script = tmp_path / "serve.sh"
+    script.write_text(SCRIPT)
+    script.chmod(0o755)
+    command = f"    command: [{script}, {sys.executable}, {FAKE}, serve]"
+    keys = {"worker_keys": command} if node == "worker" else {}
+    body = text(net, **keys)
+    if node == "head":
+        body = body.replace(HEAD_WAITS, f"{HEAD_WAITS}\n{command}")
+    done = gate(tmp_path, net, text=body)
+    assert done.returncode == 1, done.stdout
+    assert "the running engine has other options than on the reference start: --enforce-eager" in done.stdout
+    (seen,) = [
+        f for f in record(tmp_path, "restart-1")["facts"] if (f["fact"], f.get("node")) == ("process.argv", node)
+    ]
+    assert seen["value"][-1] == "--enforce-eager"
+    assert seen["where"].startswith("/proc/")
 
 
 def test_a_cut_while_serving_ends_the_workload_and_names_the_node(net, tmp_path):

@@ -86,6 +86,24 @@ def test_the_process_of_a_node_that_was_left_up_is_the_one_before():
     says(judged("identity", restarted(pid("worker", 11))), FAILED, "nothing was restarted", "worker: pid 11")
 
 
+def test_the_engine_of_a_node_that_was_left_up_is_the_process_before():
+    """A supervisor there that started it again: by its first process, or below one that stayed."""
+
+    def serving(number: int) -> Fact:
+        told = fact("process.argv", ["vllm", "serve"], source="process", node="head")
+        return replace(told, evidence=replace(told.evidence, where=f"/proc/{number}/cmdline"))
+
+    before = replace(BEFORE, facts=(*BEFORE.facts, serving(20)))
+    started = (pid("worker", 12), loaded(1))
+    says(judged("identity", restarted(*started, serving(20)), before), PASSED)
+    again = judged("identity", restarted(*started, serving(21)), before)
+    says(again, FAILED, "node head was to be left up, and its engine is another process", "/proc/21/cmdline")
+    other = record(up(), pid("head", 13), *RANKS, *started, argv=ARGV)
+    says(judged("identity", other), FAILED, "node head was to be left up, and its engine is another process", "13")
+    later = restarted(*started, serving(21), since="restart-1")  # of a start that is not at hand
+    says(judged("identity", later, before), PASSED)
+
+
 GRAPHS = fact("graphs.mode", "FULL", node="head")
 
 

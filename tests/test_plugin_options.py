@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,22 @@ def test_a_gate_that_is_switched_off_by_name_is_a_usage_error(pytester: pytest.P
     result = run(pytester, "-p", "no:startup-gate")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "would leave the gate of a profile out of the run" in result.stderr.str() + result.stdout.str()
+
+
+def test_a_variable_that_names_no_profile_is_an_error(pytester: pytest.Pytester) -> None:
+    """Else a list that a script put together from nothing would be green without a gate."""
+    pytester.makepyfile("def test_of_their_own(): pass")
+    result = run(pytester, profile=None, env={"PYTEST_STARTUP_PROFILE": os.pathsep})
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "PYTEST_STARTUP_PROFILE is set and names no profile" in result.stderr.str() + result.stdout.str()
+
+
+def test_markers_of_tests_can_not_be_left_out_either(pytester: pytest.Pytester) -> None:
+    use(pytester)
+    pytester.makepyfile("import pytest\n@pytest.mark.startup_kv(tokens=1)\ndef test_of_their_own(): pass")
+    result = run(pytester, "-p", "no:startup-marked-tests")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "would leave the markers of tests unjudged" in result.stderr.str() + result.stdout.str()
 
 
 def test_a_replay_says_that_nothing_was_started(pytester: pytest.Pytester) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 from pytest_startup.checks import common
 from pytest_startup.leftup import left_up
 from pytest_startup.profile.model import Profile
@@ -16,7 +19,13 @@ STABLE = (
     "gpu.uuid",
     "gpu.driver",
     "config.max_model_len",
+    "engine.revision",
 )
+#: Those of them that the arguments of a restart may change on purpose.
+_ARGUED = ("config.max_model_len", "engine.revision")
+#: Where scripts make files of their own, with another name each time.
+_SCRATCH = ("/tmp/", "/var/tmp/", "/run/", "/dev/shm/")  # noqa: S108 - nothing is written there
+_PORT_BEHIND = re.compile(r"(?<=[\w\].]):\d+$")
 
 
 def silent_ranks(expected: JSON, start: StartRecord) -> list[str]:
@@ -49,6 +58,15 @@ def _same_fingerprint(judging: common.Judging, reference: StartRecord, start: St
             ("compare arguments and environment, and what the engine made of them: backend, eager mode, sleep mode",),
             "reference",
         )
+    elif before and not now and any(c.status == 200 for c in start.completions):
+        judging.not_observable(
+            "the answers of the reference start carry the engine's fingerprint, those of this one none",
+            common.listed(sorted(before)),
+            "system_fingerprint of a completion",
+            [common.answer_evidence(c) for c in before.values()],
+            ("something else answers, or stands between: a proxy, another build",),
+            "reference",
+        )
 
 
 def _same_version_as(judging: common.Judging, reference: StartRecord, start: StartRecord) -> None:
@@ -68,6 +86,19 @@ def _same_version_as(judging: common.Judging, reference: StartRecord, start: Sta
                 "reference",
             )
             return
+    silent = [
+        f for f in reference.named("engine.version") if f.evidence.source not in {n.evidence.source for n in facts}
+    ]
+    if silent and start.failure is None:
+        where = silent[0].evidence.source
+        judging.not_observable(
+            f"the version that the {where} gave on the reference start is not there on this one",
+            str(silent[0].value),
+            f"the engine's version ({where})",
+            silent,
+            ("what could be seen before is part of what was validated",),
+            "reference",
+        )
 
 
 def _same_ranks(judging: common.Judging, reference: StartRecord, start: StartRecord) -> None:
@@ -95,22 +126,102 @@ def _began_later(reference: StartRecord, start: StartRecord, node: str | None) -
 
 
 def _same_options(judging: common.Judging, reference: StartRecord, start: StartRecord) -> None:
-    """The options of the running engine are those of the reference start, whatever a script in between added."""
-    for fact in start.named("process.argv"):
-        before = [f for f in reference.named("process.argv") if f.node == fact.node]
-        old, new = (
-            {str(a).partition("=")[0] for f in fs for a in _list(f) if str(a).startswith("--")}
-            for fs in (before, [fact])
-        )
-        if before and old != new:
+    """The arguments of the running engine are those of the reference start, whatever a script in between made of them.
+
+    Words are compared where the kernel showed both; else, as for an engine that has ended, names of options alone.
+    """
+    for before in reference.named("process.argv"):
+        fact = next((f for f in start.named("process.argv") if f.node == before.node), None)
+        if fact is None:
+            judging.not_observable(
+                "the arguments of the running engine were seen on the reference start and are not on this one",
+                " ".join(map(str, _list(before))),
+                "process.argv",
+                [before],
+                source="reference",
+            )
+            continue
+        both = all(f.evidence.where.startswith("/proc/") for f in (before, fact))
+        old, new = (Counter(_settled(f)) if both else Counter({*_options(f)}) for f in (before, fact))
+        other = sorted({*(old - new), *(new - old)})
+        if other or (both and _settled(before) != _settled(fact)):
+            what = common.listed(other) if other else "in another order"
             judging.failed(
-                f"the running engine has other options than on the reference start: {common.listed(sorted(old ^ new))}",
-                " ".join(map(str, _list(before[0]))),
+                f"the running engine has other options than on the reference start: {what}",
+                " ".join(map(str, _list(before))),
                 [f"{common.who(fact)}: {' '.join(map(str, _list(fact)))}"],
-                [fact, *before],
+                [fact, before],
                 ("a wrapper script, or a file that it reads, changed between the starts",),
                 "reference",
             )
+
+
+def _options(fact: Fact) -> list[str]:
+    return [str(a).partition("=")[0] for a in _list(fact) if str(a).startswith("--")]
+
+
+def _settled(fact: Fact) -> list[str]:
+    """What must be the same on each start: all words but the program itself, ports, and names in scratch folders."""
+    out, option = [], ""
+    for word in map(str, _list(fact)[1:]):
+        name, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        option = name if name else option
+        if "port" in option:
+            value = "PORT" if value else ""
+        elif value.startswith(_SCRATCH):
+            value = "SCRATCH"
+        out.append(name + equals + _PORT_BEHIND.sub(":PORT", value))
+    return out
+
+
+def _same_files(judging: common.Judging, reference: StartRecord, start: StartRecord) -> None:
+    """A file that is mounted without a pinned hash is at least the one of the reference start."""
+
+    def hashes(record: StartRecord) -> dict[tuple[str | None, JSON], Fact]:
+        return {(f.node, f.detail.get("path")): f for f in record.named("file.sha256")}
+
+    before, now = hashes(reference), hashes(start)
+    judging.saw(*now.values())
+    changed = [(before[k], now[k]) for k in before if k in now and before[k].value != now[k].value]
+    for old, new in changed:
+        judging.failed(
+            f"{new.detail.get('path')} changed since the reference start",
+            f"sha256 {old.value}",
+            [f"{common.who(new)}: sha256 {new.value}"],
+            [old, new],
+            ("nothing that was measured on the reference start holds for this one: pin the file by its sha256",),
+            "reference",
+        )
+    gone = [f for k, f in before.items() if k not in now]
+    if gone and start.failure is None:
+        judging.not_observable(
+            f"the hash of {gone[0].detail.get('path')} was seen on the reference start and is not on this one",
+            f"sha256 {gone[0].value}",
+            "file.sha256 of that path",
+            gone,
+            source="reference",
+        )
+
+
+def _still_up(judging: common.Judging, reference: StartRecord, start: StartRecord) -> None:
+    """What a restart of other nodes left up since the reference start is the very process, and serves by the same."""
+    up = {n for n, f in left_up(start).items() if f.value == reference.name}
+    for node in sorted(up):
+        for name in ("process.pid", "process.argv"):
+            old, new = ([f for f in r.named(name) if f.node == node] for r in (reference, start))
+            was, now = (
+                {(f.evidence.where if name == "process.argv" else str(f.value)) for f in fs} for fs in (old, new)
+            )
+            if was and now and was != now and all(w.startswith("/proc/") or w.isdecimal() for w in was | now):
+                judging.failed(
+                    f"node {node} was to be left up, and its engine is another process than on the reference start",
+                    common.listed(sorted(was)),
+                    sorted(now),
+                    [*old, *new],
+                    ("something there started it again: a supervisor, a loop in a wrapper script",),
+                    "reference",
+                )
+                break
 
 
 def _list(fact: Fact) -> list[JSON]:
@@ -122,7 +233,7 @@ def same_as_reference(judging: common.Judging, profile: Profile, reference: Star
     change = common.changed_on_purpose(common.restart_of(profile, start))
     if not change:
         _same_fingerprint(judging, reference, start)
-    for name in (n for n in STABLE if not (change and n.startswith("config."))):
+    for name in (n for n in STABLE if not (change and n in _ARGUED)):
         before, now = reference.named(name), start.named(name)
         old, new = ({(f.node, str(f.value)) for f in facts} for facts in (before, now))
         if old and new and old != new:
@@ -152,6 +263,8 @@ def same_as_reference(judging: common.Judging, profile: Profile, reference: Star
             source="reference",
         )
     _same_version_as(judging, reference, start)
+    _same_files(judging, reference, start)
+    _still_up(judging, reference, start)
     if not change:
         _same_options(judging, reference, start)
         _same_ranks(judging, reference, start)

@@ -185,6 +185,7 @@ class ContainerRunning:
         if processes is not None:
             if processes.peak is None and not self._stop.made:
                 processes.look()
+            out = self._as_shown(out, processes)
             killed = (processes.oom_kills, f"the container ({self.container[:12]})")
             out += watch_facts(self._node, processes.peak, processes.lost, killed, self._redact, processes.group_peak)
         ended = self.exited()
@@ -200,6 +201,16 @@ class ContainerRunning:
         if problem and over:
             out.append(self._fact("log.incomplete", problem, "engine.log", problem))
         return out
+
+    def _as_shown(self, facts: list[Fact], processes: ContainerProcesses) -> list[Fact]:
+        """``process.argv`` as the kernel shows it below the image's scripts, while the engine runs and can be seen."""
+        port = self._plan.port
+        seen = shown_arguments(processes.living(), (str(port), f"--port={port}"))
+        if seen is None:
+            return facts
+        pid, argv = seen[0], self._redact_argv(seen[1])
+        fact = self._fact("process.argv", argv, f"/proc/{pid}/cmdline", " ".join(argv))
+        return [*(f for f in facts if f.name != "process.argv"), fact]
 
     def keep(self) -> bool:
         """Leave the engine up after us (``--startup-keep``). False if it has ended."""

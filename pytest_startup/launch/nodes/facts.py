@@ -53,8 +53,9 @@ def node_facts(
     redactor: Redactor,
 ) -> list[Fact]:
     """``process.argv`` (as the kernel there shows it while the engine runs, else as it was launched), ``process.pid``,
-    ``node.clock_offset`` (s), ``node.hears``, ``host.memory_peak``, ``host.memory_available`` (GiB, before, lowest, after), ``gpu.memory_used`` (GiB, before, peak, after) or
-    ``gpu.memory_unknown``, ``process.ended``, ``host.oom_kill``."""
+    ``node.clock_offset`` (s), ``node.hears``, ``host.memory_peak``, ``host.memory_available`` (GiB, before, lowest,
+    after), ``gpu.memory_used`` (GiB, before, peak, after) or ``gpu.memory_unknown``, ``process.ended``,
+    ``host.oom_kill``."""
 
     def fact(
         name: str,
