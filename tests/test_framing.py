@@ -139,6 +139,15 @@ def test_a_header_whose_first_bracket_was_not_copied():
     assert (line.rank, line.message) == ("TP1", MESSAGE)
 
 
+def test_records_of_two_ranks_without_a_line_break_between_them():
+    lines = frame(b"[2026-11-29 12:00:13 TP0] Memory pool end.[2026-11-29 12:00:13 TP1 EP1] Memory pool end.", 5)
+    assert [(line.rank, line.message) for line in lines] == [
+        ("TP0", "Memory pool end."),
+        ("TP1 EP1", "Memory pool end."),
+    ]
+    assert only("[2026-11-29 12:00:13 TP0] seen at [2026-11-29 12:00:13 TP1] too").rank == "TP0"
+
+
 def test_ray_counts_repeats():
     tail = " [repeated 15x across cluster] (Ray deduplicates logs by default.)"
     line = only("(RayWorkerWrapper pid=4) " + RECORD + MESSAGE + tail)

@@ -70,6 +70,8 @@ _BAR_RECORD = re.compile(
     r"(?:it|s|B)(?:/s|/it)[^\]\r]{0,80}\] ?"
     r"(?P<record>(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
 )
+#: Where the record of another rank of SGLang stands behind one without a line break.
+_GLUED = re.compile(r"(?<=[\w.,)\]])(?=\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?(?: [A-Z][A-Z_]*\d+)+\] )")
 _RANK_NAME = re.compile(r"(?:Vllm|Ray)?Worker(?:Proc)?_((?:[A-Z]+\d+)(?:_[A-Z]+\d+)*)$")
 _SPOKEN_RANK = re.compile(r"\w+ (rank=\d+|[A-Z]+\d+(?:_[A-Z]+\d+)*)$")
 _ENGINE_RANK = re.compile(r"(?:EngineCore|APIServer|ApiServer)_(DP\d+)$")
@@ -164,7 +166,8 @@ def _pieces(text: str) -> list[str]:
     for segment in text.split("\r"):
         for part in _by_process(segment):
             found = _BAR_RECORD.search(part) if "/s" in part or "/it" in part else None
-            parts.extend((part[: found.start("record")], part[found.start("record") :]) if found else (part,))
+            for record in (part[: found.start("record")], part[found.start("record") :]) if found else (part,):
+                parts.extend(_GLUED.split(record) if record.find("[20", 1) > 0 else (record,))
     if len(parts) <= 1:
         return [part for part in parts if part.strip()]
     last: dict[str, int] = {}
