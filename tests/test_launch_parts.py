@@ -534,6 +534,18 @@ def test_the_arguments_of_the_engine_are_those_that_the_kernel_shows(tmp_path: P
     assert identity.engine_arguments(main, 4711) is None
 
 
+def test_of_forked_processes_the_first_is_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that was forked a moment ago shows its parent's arguments, and is another one at the next look."""
+    engine, script = ["python", "serve", "--port", "4711"], ["sh", "serve.sh", "--port", "4711", "--dropped"]
+    lines = {10: script, 11: engine, 12: engine, 13: ["VLLM::EngineCore"], 14: engine}
+    parents = {10: 1, 11: 10, 12: 11, 13: 11, 14: 12}
+    rows = [identity.Process(identity.Identity(p, p), parents[p], p, p, "S", "x") for p in (12, 14, 10, 13, 11)]
+    monkeypatch.setattr(identity, "arguments", lines.get)
+    assert identity.shown_arguments(rows, ["4711"]) == (11, engine)
+    assert identity.shown_arguments(rows[:1], ["4711"]) == (12, engine)
+    assert identity.shown_arguments(rows, ["4712"]) is None
+
+
 @pytest.mark.parametrize(
     ("host", "url"),
     [

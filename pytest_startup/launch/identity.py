@@ -188,7 +188,8 @@ def engine_arguments(main: Identity, port: int) -> tuple[int, list[str]] | None:
 def shown_arguments(processes: Iterable[Process], words: Collection[str]) -> tuple[int, list[str]] | None:
     """Pid and arguments of the lowest of these processes that has one of ``words`` among them: what scripts ran last.
 
-    Of several on one level the oldest; None where no process shows one.
+    A process that was forked shows those of its parent: of all with these arguments it is the pid of the highest, then
+    oldest. None where no process shows one.
     """
     found = {p.pid: p for p in processes}
 
@@ -198,12 +199,12 @@ def shown_arguments(processes: Iterable[Process], words: Collection[str]) -> tup
             above, count = found.get(above.parent), count + 1
         return count
 
-    wanted = set(words)
-    for process in sorted(found.values(), key=lambda p: (-depth(p), p.identity.start, p.pid)):
-        shown = arguments(process.pid)
-        if shown is not None and wanted & set(shown):
-            return process.pid, shown
-    return None
+    wanted, lowest = set(words), sorted(found.values(), key=lambda p: (-depth(p), p.identity.start, p.pid))
+    seen = [(p, shown) for p in lowest if (shown := arguments(p.pid)) is not None and wanted & set(shown)]
+    if not seen:
+        return None
+    same = [p for p, shown in seen if shown == seen[0][1]]
+    return min(same, key=lambda p: (depth(p), p.identity)).pid, seen[0][1]
 
 
 def send(identity: Identity, number: signal.Signals) -> bool:
