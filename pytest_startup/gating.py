@@ -15,7 +15,7 @@ from pytest_startup.gate import NOT_RELEASED
 from pytest_startup.progress import Progress
 from pytest_startup.report import terminal
 from pytest_startup.report.results import ProfileResult
-from pytest_startup.session import Session, Unusable
+from pytest_startup.session import Session
 
 
 class GatePlugin:
@@ -139,8 +139,9 @@ class GatePlugin:
         report = yield
         if isinstance(item, nodes.GateItem):
             self.progress.clear()
-            if call.excinfo is not None and isinstance(call.excinfo.value, Unusable):
-                report.longrepr = call.excinfo.value.text  # pytest asks no item how an error of its setup reads
+            unusable = nodes.why_unusable(call.excinfo.value) if call.excinfo else None
+            if unusable is not None:
+                report.longrepr = unusable.text  # pytest asks no item how an error of its setup reads
             wire = item.wire(call)
             if wire is not None:
                 report.startup = wire  # type: ignore[attr-defined]

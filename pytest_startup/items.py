@@ -71,7 +71,11 @@ class GateItem(pytest.Item):
         if self.config.getoption("setupplan", False):
             return
         preflight = (self.start, self.name) == PREFLIGHT
-        self.result = self.run.preflight() if preflight else self.run.judge(self.start, self.name)
+        try:
+            self.result = self.run.preflight() if preflight else self.run.judge(self.start, self.name)
+        except Unusable as error:
+            # pytest formats the traceback of each error of a setup (a quarter of a second each), if it has one.
+            raise pytest.fail.Exception(error.text, pytrace=False) from error
         self.user_properties = [(f"startup.{printable(k)}", v) for k, v in self.result.numbers.items()]
 
     def runtest(self) -> None:
@@ -98,9 +102,15 @@ class GateItem(pytest.Item):
         if call.when == "call" and ours and self.result is not None:
             return self.run.wire(self.result)
         if call.when != "teardown" and error is not None and not isinstance(error, pytest.skip.Exception):
-            summary = error.summary if isinstance(error, Unusable) else f"{type(error).__name__}: {error}"
+            unusable = why_unusable(error)
+            summary = unusable.summary if unusable else f"{type(error).__name__}: {error}"
             return self.run.wire(self.run.error(self.start, self.name, summary))
         return None
+
+
+def why_unusable(error: BaseException) -> Unusable | None:
+    """Why an item can't be judged, where ``error`` of its setup says that."""
+    return error.__cause__ if isinstance(error.__cause__, Unusable) else None
 
 
 class ResultRepr:

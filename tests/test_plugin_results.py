@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from _pytest._code.code import TracebackEntry
 from helpers_gate import PROFILE, calls, run, use
 
 WAIVED = PROFILE + "waive:\n  - {check: throughput, reason: 'no traffic by design'}\n"
@@ -129,6 +130,17 @@ def test_a_refused_launch_is_an_error_without_traceback_and_sticky(pytester: pyt
     result.stdout.fnmatch_lines(["nothing could be started: port 8888 is taken by pid 4711 (nginx), which is not ours"])
     assert "Traceback" not in result.stdout.str()
     assert calls(pytester) == ["start reference", "close"]
+
+
+def test_no_traceback_is_formatted_for_what_can_not_be_judged(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be thrown away, and costs a quarter of a second for each item."""
+    use(pytester, {"refuses": "reference"})
+    read: list[object] = []
+    monkeypatch.setattr(TracebackEntry, "getsource", lambda entry, *_: read.append(entry))
+    run(pytester).assert_outcomes(errors=9)
+    assert read == []
 
 
 def test_a_defect_of_the_gate_is_an_error_with_its_traceback_and_no_acceptance(pytester: pytest.Pytester) -> None:
