@@ -235,6 +235,13 @@ def test_a_placeholder_image_is_warned_of() -> None:
     assert warning == "launch.container.image: the digest is the placeholder of an example; pin your own"
 
 
+def test_the_placeholder_model_of_a_written_profile_is_warned_of() -> None:
+    (warning,) = read(MINIMAL.replace("org/model", "ORGANISATION/MODEL")).warnings
+    assert warning == (
+        "engine.model: ORGANISATION/MODEL is a placeholder; name your own, or a path relative to the profile"
+    )
+
+
 def test_names_added_by_hooks_are_known(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(

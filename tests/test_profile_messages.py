@@ -218,13 +218,14 @@ REPLACED = [
     ),
     (
         "engine: {kind: vllm, model: org/model}",
-        "engine: {kind: vllm, model: m, args: --eager, env: {T: '${HF_TOKN}', U: '${A:-b}', V: '${EMPTY}'}}",
+        "engine: {kind: vllm, model: m, args: --eager, env: {T: '${HF_TOKN}', U: '${A:-b}', V: '${EMPTY}', W: '${profiledir}/x'}}",
         [
             'p.yaml:3: engine.args: expected a list; found the text "--eager"; write [--eager]',
             "p.yaml:3: engine.env.T: HF_TOKN is not set in the environment; did you mean ${HF_TOKEN}?",
             "p.yaml:3: engine.env.U: expected ${NAME}, without default or operator; found ${A:-b}; "
             "for the text itself write $${",
             "p.yaml:3: engine.env.V: EMPTY is empty in the environment",
+            "p.yaml:3: engine.env.W: profiledir is not set in the environment; did you mean ${profile_dir}?",
         ],
     ),
     (

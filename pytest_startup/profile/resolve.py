@@ -93,7 +93,7 @@ def check(data: Any, environ: Mapping[str, str]) -> Iterator[tuple[KeyPath, str]
             elif is_key or not allowed(path):
                 yield path, _MISPLACED.replace("${NAME}", f"${{{name}}}")
             elif not environ.get(name):
-                near = None if name in environ else nearest(name, environ)
+                near = None if name in environ else nearest(name, (PROFILE_DIR, *environ))
                 hint = f"; did you mean ${{{near}}}?" if near else ""
                 yield path, f"{name} is {'empty' if name in environ else 'not set'} in the environment{hint}"
 

@@ -49,6 +49,10 @@ def warnings_of(data: Mapping[str, Any]) -> tuple[str, ...]:
     image = str(value_at(data, "launch", "container").get("image", ""))
     if image.endswith("sha256:" + "0" * 64):
         out.append("launch.container.image: the digest is the placeholder of an example; pin your own")
+    if data["engine"]["model"] == "ORGANISATION/MODEL":
+        out.append(
+            "engine.model: ORGANISATION/MODEL is a placeholder; name your own, or a path relative to the profile"
+        )
     if any(r.get("drop_page_cache") for r in data.get("restarts") or ()) and "checkpoint" not in data["launch"]:
         model = str(data["engine"]["model"])
         if not model.startswith((".", "/", "~")):
