@@ -88,7 +88,8 @@ class Observation:
                 levels = expect.throughput.concurrency if expect.throughput is not None else (TOGETHER,)
                 count = min(max(levels), MOST_TOGETHER)
                 stages.now(f"{count} completions at once")
-                seen.completions += completions_together(target, expect.completion, count)
+                others = expect.quality.prompts if expect.quality is not None else ()
+                seen.completions += completions_together(target, expect.completion, count, others)
             if expect.quality is not None and self._serves():
                 stages.now(f"{len(expect.quality.prompts)} quality prompts")
                 seen.completions += quality.answers(target, expect.quality)

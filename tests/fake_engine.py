@@ -90,6 +90,7 @@ class Engine:
         self.serving = threading.Event()
         self.lock = threading.Lock()
         self.requests = self.running = self.prompt_tokens = self.output_tokens = 0
+        self.prompts: list[str] = []
         self.children: list[tuple[dict[str, Any], subprocess.Popen[bytes]]] = []
         self.memory = b""
         self.server: ThreadingHTTPServer | None = None
@@ -347,6 +348,11 @@ class Answer(BaseHTTPRequestHandler):
         mode = modes if isinstance(modes, str) else modes[min(number, len(modes) - 1)]
         if "crowded" in how and engine.joined():
             mode = how["crowded"]
+        own = answers.prompt_text(body)
+        others = [prompt for prompt in engine.prompts if prompt != own]
+        engine.prompts.append(own)
+        if mode == "crossed" and others:
+            body = {**body, "prompt": others[-1]}
         try:
             self.complete(body, mode, number)
         finally:

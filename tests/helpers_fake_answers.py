@@ -20,6 +20,7 @@ not-json   200 with a line of text
 html       200 with the page of a proxy
 error      HTTP 500 with vLLM's error body
 never      accepted, never answered
+crossed    the answer to another prompt that was asked before
 drift      other text than ``good`` (as from another model)
 ========== ==========================================================================================
 """

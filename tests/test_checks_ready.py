@@ -27,6 +27,66 @@ CASES = {
         PASSED,
         (),
     ),
+    "one of several got the answer to another prompt": (
+        [
+            answer(),
+            *[answer(purpose="together"), answer(purpose="together", prompt="Name some colours")],
+            answer("Red, yellow, green, blue and so on.", purpose="quality", prompt="Name some colours"),
+        ],
+        FAILED,
+        ("of the completions asked at once one got the answer to another prompt", "Name some colours"),
+    ),
+    "the answer to another prompt, cut where fewer tokens were asked for": (
+        [
+            answer(),
+            answer("Red, yellow, green", purpose="together"),
+            answer("Red, yellow, green, blue and so on.", purpose="quality", prompt="Name some colours"),
+        ],
+        FAILED,
+        ("one got the answer to another prompt",),
+    ),
+    "prompts that get the same answer alone": (
+        [
+            answer(),
+            *[answer(purpose="together"), answer(purpose="together", prompt="Where is the Louvre?")],
+            answer(purpose="quality", prompt="Where is the Louvre?"),
+        ],
+        PASSED,
+        (),
+    ),
+    "too short to tell whose it is": (
+        [
+            answer("Yes.", purpose="quality", prompt="Is it?"),
+            answer("No.", purpose="quality", prompt="Was it?"),
+            answer("No.", purpose="together", prompt="Is it?"),
+        ],
+        PASSED,
+        (),
+    ),
+    "a token that was changed by others, where answers begin alike": (
+        [
+            answer("Okay, the user is asking for a sum: 4.", purpose="quality", prompt="2 + 2"),
+            answer("Okay, the user is asking for a sum: 5.", purpose="quality", prompt="2 + 3"),
+            answer("Okay, the user is asking for a sum: 5.", purpose="together", prompt="2 + 2"),
+        ],
+        PASSED,
+        (),
+    ),
+    "a model without a chat template": (
+        [answer(), answer("", status=400, error="HTTP 400: default chat template is no longer", purpose="ready-chat")],
+        PASSED,
+        (),
+    ),
+    "chat refused for another reason": (
+        [answer(), answer("", status=400, error="HTTP 400: max_tokens", purpose="ready-chat")],
+        FAILED,
+        ("the chat completion failed: HTTP 400",),
+    ),
+    "the first completion by chat, without a template": (
+        [answer("", status=400, error="HTTP 400: no chat template", purpose="ready")],
+        FAILED,
+        ("the completion failed: HTTP 400",),
+    ),
     "wrong when several are asked at once": (
         [answer(), *[answer("\ufffd\ufffd\ufffd\ufffd", purpose="together")] * 3, answer(purpose="together")],
         FAILED,
@@ -108,6 +168,20 @@ def test_verdict(case: tuple[list[Completion], Outcome, tuple[str, ...]]) -> Non
     answers, outcome, words = case
     wanted = profile(expect={"completion": Prompt("The capital of France is", "paris")})
     says(check(wanted, None, record(completions=tuple(answers)), None), outcome, *words)
+
+
+def test_models_that_may_loop_say_the_same_to_whatever_they_are_asked() -> None:
+    loops = profile(expect={"quality": ExpectQuality((Prompt("x"),), loops="allow")})
+    answers = CASES["one of several got the answer to another prompt"][0]
+    says(check(loops, None, record(completions=tuple(answers)), None), PASSED)
+
+
+def test_chat_that_was_answered_before_is_not_without_a_template() -> None:
+    refused = record(completions=tuple(CASES["a model without a chat template"][0]))
+    first = record(name="reference", completions=(answer(), answer(purpose="ready-chat")))
+    says(check(profile(), first, refused, None), FAILED, "the chat completion failed: HTTP 400")
+    says(check(profile(), refused, refused, None), PASSED)
+    assert check(profile(), refused, refused, None).numbers["chat"] == "no chat template"
 
 
 def test_served_name_is_the_one_that_counts() -> None:

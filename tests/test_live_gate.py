@@ -45,6 +45,21 @@ def test_nothing_is_touched_before_it_is_asked_for(site: Site) -> None:
     assert not site.artifacts.exists()
 
 
+def test_answers_that_are_mixed_up_when_several_are_asked_at_once(site: Site) -> None:
+    """Each of them a good text, but to another prompt."""
+    text = quick().replace("contains: Paris}}", "contains: Paris}}, {{prompt: Name some colours}}")
+    site.write({}, {"crowded": "crossed"}, text=text)
+    run = live(site)
+    always = ("backend", "autotune", "graphs")  # this engine's log does not show them
+    red = {k: v for k, v in run.red().items() if k.partition("::")[2] not in always}
+    assert red == {"restart-1::ready": "failed"}
+    verdict = run.verdicts["restart-1::ready"]
+    assert not isinstance(verdict, str)
+    assert "got the answer to another prompt" in verdict.findings[0].summary
+    assert run.folder is not None
+    assert replayed(site, run.folder).verdicts == run.verdicts
+
+
 def test_the_running_engine_is_that_of_the_last_start(site: Site) -> None:
     site.write(text=quick())
     with site.gate() as gate:

@@ -157,6 +157,10 @@ def test_completions_together_are_in_flight_at_once(server: FaultServer) -> None
     server.on("/v1/completions", computed(answer))
     found = completions_together(target(server), PROMPT, 3)
     assert [(c.purpose, c.status, c.prompt) for c in found] == [("together", 200, PROMPT.prompt)] * 3
+    others = (Prompt("a", max_tokens=999), Prompt("b", max_tokens=1))
+    found = completions_together(target(server), PROMPT, 3, others)
+    asked = [(PROMPT.prompt, PROMPT.max_tokens), ("a", PROMPT.max_tokens), ("b", 1)]
+    assert [(c.prompt, c.asked_tokens) for c in found] == asked
 
 
 def test_logprobs_of_both_endpoints(server: FaultServer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_startup.baseline import Baseline
-from pytest_startup.checks import common, texts
+from pytest_startup.checks import common, mixed_up, texts
 from pytest_startup.checks.base import Verdict
 from pytest_startup.profile.model import Profile
 from pytest_startup.record import JSON, Completion, Evidence, Failure, StartRecord
@@ -40,10 +40,15 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _
             ],
             helps=("health 200 alone proves nothing: read the last lines of the log",),
         )
+    before = list(reference.completions) if reference is not None else []
     for answer in answers:
-        if answer.purpose != "together":
+        if _without_template(answer) and not any(c.purpose == answer.purpose and c.status == 200 for c in before):
+            judging.numbers["chat"] = "no chat template"
+        elif answer.purpose != "together":
             _one(judging, profile, answer, _NAMES.get(answer.purpose, answer.purpose))
-    _together(judging, profile, [a for a in answers if a.purpose == "together"])
+    together = [a for a in answers if a.purpose == "together"]
+    _together(judging, profile, together)
+    mixed_up.judge(judging, profile, together, start.completions)
     if not _unsteady([start, *([reference] if reference else [])]):
         _streamed_agrees(judging, answers)
     if start.failure is None:
@@ -78,11 +83,29 @@ def _start_failed(judging: common.Judging, start: StartRecord, failure: Failure)
     )
 
 
+def _without_template(answer: Completion) -> bool:
+    """A model without a chat template (base models) can't be asked by chat; vLLM says so with HTTP 400.
+
+    A profile that wants chat asks by it from the first completion on, which must be one."""
+    said = f"{answer.error} {answer.text}".lower()
+    refused = answer.purpose == "ready-chat" and 400 <= answer.status < 500
+    return refused and ("chat template" in said or "chat_template" in said)
+
+
 def _together(judging: common.Judging, profile: Profile, answers: list[Completion]) -> None:
     """Each kind of answer once: a batch that goes wrong often does so for all that are in it."""
     alike: dict[tuple[object, ...], list[Completion]] = {}
     for one in answers:
-        what = (one.status, one.error, one.text, one.reasoning, one.finish_reason, one.completion_tokens, one.model)
+        what = (
+            one.prompt,
+            one.status,
+            one.error,
+            one.text,
+            one.reasoning,
+            one.finish_reason,
+            one.completion_tokens,
+            one.model,
+        )
         alike.setdefault(what, []).append(one)
     for group in alike.values():
         _one(judging, profile, group[0], f"each of {len(group)} of the {len(answers)} completions asked at once")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_startup.profile.expect import Prompt
@@ -72,9 +72,13 @@ def ready_completions(target: Target, prompt: Prompt) -> tuple[Completion, ...]:
     return tuple(found)
 
 
-def completions_together(target: Target, prompt: Prompt, count: int) -> tuple[Completion, ...]:
-    """The profile's prompt ``count`` times at once: batches use other graphs and kernels than a request alone."""
-    return tuple(in_flight(target, count, count, lambda _: ask(target, prompt, "together")))
+def completions_together(
+    target: Target, prompt: Prompt, count: int, others: Sequence[Prompt] = ()
+) -> tuple[Completion, ...]:
+    """``count`` requests at once, of the profile's prompt and ``others`` in turn: batches use other graphs and kernels
+    than a request alone, and an answer may go to the wrong one. No answer is longer than that to ``prompt``."""
+    asked = [prompt, *(replace(p, max_tokens=min(p.max_tokens, prompt.max_tokens)) for p in others)]
+    return tuple(in_flight(target, count, count, lambda i: ask(target, asked[i % len(asked)], "together")))
 
 
 def in_flight(target: Target, concurrency: int, count: int, one: Callable[[int], Completion]) -> list[Completion]:
