@@ -127,6 +127,20 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
     return data
 
 
+def read_resolved(folder: Path) -> Mapping[str, Any]:
+    """The profile of a saved run, as it was understood; empty if the run kept none. Raises ArtifactsError."""
+    path = folder / RESOLVED
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ArtifactsError(f"{path} can't be read: {error}") from None
+    if not isinstance(data, dict):
+        raise ArtifactsError(f"{path} is not a profile: no mapping")
+    return data
+
+
 def read_record(folder: Path, start: str) -> StartRecord:
     """The record of a saved start. Raises ArtifactsError."""
     if not _is_name(start):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,6 +122,16 @@ def _seen_first(
     )
 
 
+def _cut_since(record: StartRecord, logs: Sequence[NodeLog]) -> Iterator[Fact]:
+    """``log.incomplete`` of each log that is shorter than the start has read, or gone."""
+    there = {log.node: log.path.stat().st_size for log in logs}
+    for node, end in record.log_bytes.items():
+        if there.get(node, 0) < end:
+            text = f"{there.get(node, 0):,} of {end:,} bytes are left of it"
+            where = Evidence("process", f"{node}/engine.log", text, node=node)
+            yield Fact("log.incomplete", text, where, node=node)
+
+
 def reread(record: StartRecord, folder: Path, profile: Profile, dialect: Dialect) -> StartRecord:
     """A saved record, with all that comes from logs and endpoints read again by the rules of today.
 
@@ -142,4 +152,5 @@ def reread(record: StartRecord, folder: Path, profile: Profile, dialect: Dialect
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactsError(f"{folder / 'endpoints'} can't be read: {error}") from None
     asked = endpoint_facts(dialect, seen, max(seconds, default=None))
+    kept += _cut_since(record, logs)
     return log_parts(replace(record, facts=in_order(reading.facts, asked, kept)), reading, logs)

@@ -91,6 +91,50 @@ def test_a_restart_that_the_run_did_not_make(copy: tuple[Site, Path]) -> None:
     assert str(refused.value) == f"{folder} holds no start 'restart-2': that run made reference, restart-1"
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ('args: [--max-model-len, "1024"', "args: [--enforce-eager", "engine.args"),
+        ("model: models/dense", "model: models/moe", "engine.model"),
+        ("VLLM_CACHE_ROOT: cache", "VLLM_CACHE: cache", "engine.env"),
+        ("{kind: process}", "{kind: process, drop_page_cache: true}", "restarts (restart-1)"),
+        ("{kind: process}", "{kind: process, change: {args: [--enforce-eager]}}", "restarts (restart-1)"),
+        ("{kind: process}", "{kind: process, wipe: [compile-cache]}", "restarts (restart-1)"),
+    ],
+)
+def test_a_run_of_this_profile_before_it_launched_something_else(
+    copy: tuple[Site, Path], old: str, new: str, key: str
+) -> None:
+    """What was run then is no evidence for what would be launched now."""
+    site, folder = copy
+    text = site.path.read_text()
+    assert old in text
+    site.path.write_text(text.replace(old, new))
+    with pytest.raises(ArtifactsError) as error:
+        site.replay(folder)
+    assert str(error.value).startswith(f"{folder} was run with another {key} than profile.yaml has: a replay judges")
+
+
+@pytest.mark.parametrize("member", [{"name": "reference"}, {"profile": "other"}, {"kind": "fresh-container"}])
+def test_the_record_of_another_start_in_its_place(copy: tuple[Site, Path], member: dict[str, str]) -> None:
+    site, folder = copy
+    edit(folder / "restart-1/record.json", **member)
+    with pytest.raises(LaunchError, match=r"restart-1 holds the record of .*, not of stand-in restart-1 \(process\)$"):
+        site.replay(folder).record("restart-1")
+
+
+@pytest.mark.parametrize("left", [b"", b"half"])
+def test_a_log_that_was_cut_since_the_run_shows_nothing_behind_the_cut(copy: tuple[Site, Path], left: bytes) -> None:
+    site, folder = copy
+    log = folder / "restart-1/head/engine.log"
+    log.write_bytes(log.read_bytes()[:-9000] if left else b"")
+    verdict = replayed(site, folder).verdicts["restart-1::ready"]
+    assert not isinstance(verdict, str)
+    assert verdict.outcome.value == "not observable"
+    assert "the log of this start is incomplete" in verdict.findings[0].summary
+    assert "bytes are left of it" in verdict.findings[0].summary
+
+
 def test_a_run_of_another_profile(copy: tuple[Site, Path]) -> None:
     site, folder = copy
     edit(folder / "run.json", profile="other")
