@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from pytest_startup.engines.failure_help import advice
-from pytest_startup.launch.exits import CRASHES, handle_of, status_of, told
+from pytest_startup.launch.exits import ASKED, CRASHES, handle_of, status_of, told
 from pytest_startup.launch.identity import Identity, command_line, look
 from pytest_startup.record import Fact, Failure
 
 #: What engines call their own processes: vLLM ``VLLM::EngineCore``, ``VLLM::Worker_TP1``; SGLang ``sglang::scheduler``.
 #: Helpers of compilers and imports come and go, and have no such title.
-ENGINE = re.compile(r"(?i)\b(?:vllm|sglang)::[^\s\]]+")
+ENGINE = re.compile(r"(?i)(?:vllm|sglang)::\S+")
 #: Seconds between two looks, and from the death to the failure: time for the log to name its cause.
 LOOK = 0.2
 GRACE = 0.5
@@ -80,7 +80,7 @@ class Deaths:
             handle = self._handles.get(identity, -1)
             status = status_of(identity.pid, handle)
             failure = self._died(identity, called, status, now)
-            if ENGINE.search(called):
+            if ENGINE.match(called):
                 dead.append(failure)
                 continue
             del self._known[identity], self._handles[identity]
@@ -97,7 +97,7 @@ class Deaths:
             if process is None or process.state in "ZX":
                 continue
             line = command_line(pid)
-            title = ENGINE.search(line)
+            title = ENGINE.match(line)
             # A title changes once the rank is known; while a process is taken down it has none any more.
             self._known[process.identity] = title.group() if title else self._known.get(process.identity, line)
             if process.identity not in self._handles:
@@ -114,7 +114,7 @@ class Deaths:
 
     def _died(self, identity: Identity, called: str, status: int | None, now: float) -> Failure:
         kind = "process-died" if status is None else "ended"
-        if status is not None and os.WIFSIGNALED(status):
+        if status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) not in ASKED:
             kind = "crashed" if os.WTERMSIG(status) in CRASHES else "killed"
         phase = self._phase()
         helps, no_help = advice(kind, phase) if kind != "ended" else ((), ())

@@ -163,7 +163,8 @@ def with_memory(failure: Failure, facts: Sequence[Fact]) -> Failure:
     near = [f for f in facts if f.node is None or failure.node in (None, f.node)]
     struck = [f for name in ("container.oom_killed", "host.oom_kill") for f in near if f.name == name]
     full = [f for f in near if f.name == "host.shm_free" and _is_full(f)]
-    if struck and failure.kind in ("killed", "process-died"):
+    by = re.search(r"killed by (SIG\w+)", failure.summary)
+    if struck and failure.kind in ("killed", "process-died") and (by is None or by.group(1) == "SIGKILL"):
         kind, why = "out-of-host-memory", struck[0]
     elif full and (failure.kind == "process-died" or (failure.kind == "crashed" and "SIGBUS" in failure.summary)):
         kind, why = "out-of-shared-memory", full[0]

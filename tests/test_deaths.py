@@ -88,6 +88,7 @@ def test_of_several_the_one_that_was_killed_is_named(pair: dict[str, subprocess.
         (9, "killed", "was killed by SIGKILL"),
         (139, "crashed", "was killed by SIGSEGV"),  # with a core dump
         (256, "ended", "ended with exit code 1"),
+        (15, "ended", "was killed by SIGTERM"),  # so engines end their own ranks
         (None, "process-died", "died"),
     ],
 )
@@ -170,6 +171,21 @@ def test_a_process_that_was_killed_long_ago_explains_nothing(pair: dict[str, sub
     assert found.summary.startswith("VLLM::EngineCore")
 
 
+def test_a_rank_that_is_being_taken_down_keeps_its_title(
+    pair: dict[str, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a process is killed the kernel has no command line of it any more, only a name of 15 characters."""
+    with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "weights") as deaths:
+        assert nothing(deaths)
+        with monkeypatch.context() as patch:
+            patch.setattr("pytest_startup.deaths.command_line", lambda _: "[VLLM::Worker_TP]")
+            assert nothing(deaths)
+        pair["VLLM::Worker_TP1"].kill()
+        found = fed(deaths)
+    assert found is not None
+    assert found.rank == "TP1"
+
+
 def test_helpers_of_compilers_may_end(pair: dict[str, subprocess.Popen[bytes]]) -> None:
     with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "compile") as deaths:
         assert nothing(deaths)
@@ -217,6 +233,12 @@ def test_a_killed_rank_is_the_victim_of_the_killer_that_was_at_work(
     assert (f"SIGKILL; text of {facts[0]}" in found.summary) == (expected != kind)
     assert bool(found.helps) == (expected != kind)
     assert with_memory(found, seen) == found
+
+
+def test_who_was_asked_to_end_is_no_victim_of_the_killer() -> None:
+    seen = [Fact("host.oom_kill", 1, Evidence("host", "/proc/vmstat", "ended 1 processes of this host"))]
+    failure = Failure("weights", "killed", "rank process 7 (VLLM::EngineCore) was killed by SIGTERM")
+    assert with_memory(failure, seen) == failure
 
 
 @pytest.mark.parametrize(("node", "expected"), [("worker", "out-of-host-memory"), ("head", "killed")])

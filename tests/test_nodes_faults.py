@@ -100,7 +100,8 @@ def test_a_main_process_killed_while_loading(net, launcher, tmp_path):
     stopped(running)
 
 
-def test_a_killed_rank_is_named_although_its_main_process_lives(net, launcher, tmp_path):
+@pytest.mark.parametrize(("number", "reason"), [(signal.SIGKILL, "killed"), (signal.SIGTERM, "exited")])
+def test_a_killed_rank_is_named_although_its_main_process_lives(net, launcher, tmp_path, number, reason):
     pid_file = tmp_path / "rank.pid"
     child = {"name": "VLLM::Worker_TP1", "pid_file": str(pid_file)}
     running = launcher.start(plan(pair(tmp_path, net, worker={**WORKER, "hang": "end", "children": [child]}), tmp_path))
@@ -108,9 +109,10 @@ def test_a_killed_rank_is_named_although_its_main_process_lives(net, launcher, t
     rank = int(until(lambda: pid_file.exists() and pid_file.read_text(), "the rank's pid"))
     settle = time.monotonic() + 3.0  # a process counts as long-lived after 2 s
     assert running.wait_exit(settle - time.monotonic()) is None
-    ended = end_after(running, lambda: os.kill(rank, signal.SIGKILL), 2.0)
-    assert ended.node == "worker"
-    assert "VLLM::Worker_TP1" in ended.text
+    ended = end_after(running, lambda: os.kill(rank, number), 2.0)
+    assert (ended.node, ended.reason) == ("worker", reason)
+    assert f"rank process {rank} (VLLM::Worker_TP1" in ended.text
+    assert ended.text.endswith(f"of node worker was killed by {number.name}")
     stopped(running)
 
 

@@ -10,6 +10,9 @@ import struct
 #: Signals that a process brings upon itself; all others come from outside.
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP})
 
+#: Signals by which engines end their own ranks when they shut down: who gets one did not bring the engine down.
+ASKED = frozenset({signal.SIGTERM, signal.SIGINT})
+
 #: ``PIDFD_GET_INFO`` (Linux 6.13) with ``struct pidfd_info`` in its first size, and the bit that asks for the exit
 #: status (Linux 6.15: kept for a pidfd's holder after the parent has taken the corpse).
 _SIZE = 64

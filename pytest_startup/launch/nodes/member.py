@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_startup.launch.base import Exit, LaunchError, NodeLog
-from pytest_startup.launch.exits import told
+from pytest_startup.launch.exits import ASKED, told
 from pytest_startup.launch.logfiles import LogFiles
 from pytest_startup.launch.memory import SHM
 from pytest_startup.launch.nodes.facts import Figures, node_facts
@@ -316,18 +316,20 @@ class Member:
         name, after = self.node.name, time.monotonic() - self._launched_at
         event = link.event("exit")
         rank = next((e for what, _, e in link.happened if what == "rank"), None)
-        if rank is not None:
-            status = rank["status"]
-            code = None if status is None else os.waitstatus_to_exitcode(status)
+        status = rank["status"] if rank is not None else None
+        code = None if status is None else os.waitstatus_to_exitcode(status)
+        struck = code is None or (code < 0 and -code not in ASKED)
+        # A rank that was asked to end, or ended by itself, says less than the end of the first process.
+        if rank is not None and (struck or event is None):
             text = f"rank process {rank['pid']} ({self._redactor.text(rank['name'])}) of node {name} {told(status)}"
-            return Exit(name, code, "killed" if code is None or code < 0 else "exited", text)
+            return Exit(name, code, "killed" if struck else "exited", text)
         if event is not None:
             code = int(event["code"])
             after = link.ours(float(event["at"])) - self._launched_at
             since = f", left up since {self.left_up}" if self.left_up else ""
             main = f"the engine's process on node {name} (pid {(link.event('started') or {}).get('pid')}{since})"
-            struck = code > 128 and self._spec["docker"] and code - 128 in set(signal.Signals)
-            if struck:  # so the docker command tells of a signal
+            signalled = code > 128 and self._spec["docker"] and code - 128 in set(signal.Signals)
+            if signalled:  # so the docker command tells of a signal
                 return Exit(
                     name,
                     code,

@@ -22,8 +22,8 @@ _TRIES = 6
 _MOST_LOST = 50
 #: Seconds for which the ends of ranks are waited for at a time: one that is new must be waited for soon, too.
 _SLICE = 0.25
-#: What vLLM and SGLang call the processes of their ranks and cores.
-_RANK = re.compile(r"(?i)\b(?:vllm|sglang)::")
+#: What vLLM and SGLang call the processes of their ranks and cores; the kernel's own name, in brackets, is cut short.
+_RANK = re.compile(r"(?i)(?:vllm|sglang)::")
 
 
 class Watch:
@@ -100,7 +100,7 @@ class Watch:
                 since, name = self._seen.pop(identity)
                 handle = self._handles.pop(identity, -1)
                 if seconds - since >= 4 * _INTERVAL and len(self.lost) < _MOST_LOST:
-                    status = status_of(identity.pid, handle) if _RANK.search(name) else None
+                    status = status_of(identity.pid, handle) if _RANK.match(name) else None
                     self.lost.append([identity.pid, name, round(seconds, 3), status])
                 if handle >= 0:
                     self._noticed.discard(handle)  # the number will be another's
@@ -109,8 +109,8 @@ class Watch:
             since, name = self._seen.get(process.identity, (seconds, ""))
             # Read again each time: a process gets its title after it has started, and loses it while it is killed.
             line = command_line(process.pid, 120)
-            self._seen[process.identity] = (since, line if _RANK.search(line) or not _RANK.search(name) else name)
-            if process.identity not in self._handles and _RANK.search(line) and not self._paused.is_set():
+            self._seen[process.identity] = (since, line if _RANK.match(line) or not _RANK.match(name) else name)
+            if process.identity not in self._handles and _RANK.match(line) and not self._paused.is_set():
                 self._handles[process.identity] = handle_of(process.pid)
 
     def _look_at_shm(self, processes: list[Process], count: bool) -> frozenset[str]:
