@@ -122,7 +122,9 @@ def test_a_folder_that_may_not_be_entered_is_not_simply_missing(folder, monkeypa
     monkeypatch.setattr(os, "stat", deny)
     shot = snapshot("c", folder)
     assert not shot.tree.exists
-    assert [(f.value, f.detail["reason"]) for f in shot.facts] == [(".", "Permission denied")]
+    assert [(f.value, f.detail["reason"]) for f in shot.facts] == [
+        (".", "a folder that can't be read: Permission denied")
+    ]
 
 
 def test_links_are_followed_inside_the_folder_only(folder, tmp_path):
@@ -130,12 +132,14 @@ def test_links_are_followed_inside_the_folder_only(folder, tmp_path):
     outside.write_text("s")
     (folder / "in").symlink_to(folder / "one")
     (folder / "out").symlink_to(outside)
+    (folder / "far").symlink_to(tmp_path)
     (folder / "loop").symlink_to(folder)
     (folder / "broken").symlink_to(folder / "nothing")
     shot = snapshot("c", folder)
     assert paths(shot) == ["a/b/three", "a/two", "in", "one"]
-    assert [(f.value, f.detail["reason"]) for f in shot.facts] == [
-        ("out", "a link that leads out of the folder; not followed")
+    assert [(f.value, f.detail["reason"], f.detail.get("folder")) for f in shot.facts] == [
+        ("far", "a link to a folder elsewhere; not followed", True),
+        ("out", "a link that leads out of the folder; not followed", None),
     ]
 
 
@@ -162,7 +166,10 @@ def test_what_can_not_be_read_is_noted(folder, what, monkeypatch):
     monkeypatch.setattr(os, "open", deny)
     monkeypatch.setattr(os, "scandir", deny_scan)
     shot = snapshot("c", folder)
-    assert [(f.value, f.detail["reason"]) for f in shot.facts] == [(what, "Permission denied")]
+    why = "Permission denied" if what == "one" else "a folder that can't be read: Permission denied"
+    assert [(f.value, f.detail["reason"], f.detail.get("folder")) for f in shot.facts] == [
+        (what, why, None if what == "one" else True)
+    ]
     unhashed = [f.path for f in shot.tree.files if f.sha256 is None]
     assert unhashed == (["one"] if what == "one" else [])
 

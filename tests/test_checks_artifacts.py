@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from helpers_records import FAILED, NOT_EXERCISED, NOT_OBSERVABLE, PASSED, fact, profile, record, reference, says, tree
 
 from pytest_startup.baseline import Baseline, Population, cache_hashes
@@ -213,3 +214,15 @@ def test_a_night_says_what_of_the_accepted_cache_changed() -> None:
     says(verdict, PASSED)
     assert verdict.numbers == {f"artifacts {w} since the baseline": 1 for w in ("new", "gone", "changed")}
     assert any(f"changed since the baseline: compile-cache/{model()}" in e.text for e in verdict.evidence)
+
+
+@pytest.mark.parametrize(("cache", "folder", "seen"), [("compile-cache", True, False), ("tuned", True, True)])
+def test_a_folder_of_the_cache_that_nobody_looked_into(cache: str, folder: bool, seen: bool) -> None:
+    """Behind a link to elsewhere a warm start may write what it likes."""
+    told = fact("cache.unreadable", "torch_compile_cache", source="cache", cache=cache, reason="a link", folder=folder)
+    first, restart = cold(saved(), told), warm(loaded(), told)
+    verdict = check(profile(), first, restart, None)
+    says(verdict, PASSED if seen else NOT_OBSERVABLE, *([] if seen else ["nothing shows what was written there"]))
+    allowed = profile(expect={"artifacts": ExpectArtifacts(writes="any")})
+    says(check(allowed, first, restart, None), PASSED)
+    says(check(profile(), None, first, None), PASSED)  # a cold start is expected to write

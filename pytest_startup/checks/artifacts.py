@@ -62,6 +62,8 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
         written += _compiled(start, written)
     _tell(judging, "written during a warm start", written, "expect.artifacts.recompiled")
     _trees(judging, profile, start, book, bool(lines))
+    if warm and profile.expect.artifacts.writes == "none":
+        _unseen(judging, profile, start)
     _against_baseline(judging, start, baseline)
     return judging.verdict()
 
@@ -202,6 +204,25 @@ def _trees(judging: common.Judging, profile: Profile, start: StartRecord, book: 
             [f"{t.name}: {len(t.files)} files" for t in trees],
             [_tree(t) for t in trees],
             ("compilation may be off (eager), or a log level above INFO hides its lines",),
+        )
+
+
+def _unseen(judging: common.Judging, profile: Profile, start: StartRecord) -> None:
+    """Folders of watched compile caches that nobody looked into: what was written there is not seen."""
+    kinds = {c.name: c.kind for c in (*profile.caches, *(c for n in profile.nodes for c in n.caches))}
+    facts = [
+        f
+        for f in start.named("cache.unreadable")
+        if f.detail.get("folder") and kinds.get(str(f.detail.get("cache")).rpartition("/")[2]) in COMPILE_KINDS
+    ]
+    if facts:
+        judging.not_observable(
+            f"{facts[0].evidence.where} is not looked into, so that nothing shows what was written there",
+            "nothing written during a warm start",
+            "the files of the whole cache",
+            facts,
+            ("name the folder itself in caches, beside or instead of this one, and let this user read it",),
+            "caches",
         )
 
 

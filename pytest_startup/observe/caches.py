@@ -31,6 +31,11 @@ READ_TRIES = 3
 CHUNK = 1 << 20
 #: Larger files are hashed, but never parsed.
 PARSE_LIMIT = 32 << 20
+#: Why a part of a folder is not looked into. Where that is a whole folder (``BLIND``), its fact has ``folder`` true.
+CLOSED = "a folder that can't be read"
+LINKED = "a link to a folder elsewhere; not followed"
+LINKED_FILE = "a link that leads out of the folder; not followed"
+BLIND = (CLOSED, LINKED)
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class Snapshot:
     """A cache folder at one moment, and what makes the next snapshot of it cheap.
 
     ``facts`` are of source ``cache``: parsed tuning records and key factors (``cache_facts``), and ``cache.unreadable``
-    for what could not be read (value: the path; detail ``reason``). ``hashed`` counts the files read for this snapshot.
+    for what could not be read (value: the path; detail ``reason``, and ``folder`` true for a whole one). ``hashed``
+    counts the files read for this snapshot.
     """
 
     tree: CacheTree
@@ -69,7 +75,7 @@ def snapshot(
     except OSError as error:
         there = False
         if not isinstance(error, FileNotFoundError):
-            problems.append((".", error.strerror or str(error)))
+            problems.append((".", f"{CLOSED}: {error.strerror or error}"))
     if not there:
         return _finish(name, str(path), kind, node, exists=False, problems=problems)
     entries: list[CacheFile] = []
@@ -190,7 +196,7 @@ def _walk(root: Path, problems: list[tuple[str, str]]) -> Iterator[tuple[str, os
         except FileNotFoundError:
             continue
         except OSError as error:
-            problems.append((folder or ".", error.strerror or str(error)))
+            problems.append((folder or ".", f"{CLOSED}: {error.strerror or error}"))
             continue
         for child in children:
             relative = f"{folder}/{child.name}" if folder else child.name
@@ -198,7 +204,7 @@ def _walk(root: Path, problems: list[tuple[str, str]]) -> Iterator[tuple[str, os
                 if child.is_symlink():
                     target = os.path.realpath(child.path)
                     if os.path.commonpath((real_root, target)) != real_root:
-                        problems.append((relative, "a link that leads out of the folder; not followed"))
+                        problems.append((relative, LINKED if os.path.isdir(target) else LINKED_FILE))
                         continue
                     info = os.stat(child.path)
                     if not stat.S_ISREG(info.st_mode):
@@ -274,7 +280,7 @@ def _finish(
             value=_shown(where),
             evidence=Evidence("cache", f"{name}/{_shown(where)}", reason, node=node),
             node=node,
-            detail={"cache": name, "reason": reason},
+            detail={"cache": name, "reason": reason, **({"folder": True} if reason.startswith(BLIND) else {})},
         )
         for where, reason in sorted(problems)
     )
