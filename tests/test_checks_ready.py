@@ -293,3 +293,9 @@ def test_a_log_that_broke_off_hides_what_went_wrong() -> None:
     full = fact("log.incomplete", "no space left on device", source="process")
     verdict = check(profile(), None, record(full, completions=(answer(),)), None)
     says(verdict, NOT_OBSERVABLE, "the log of this start is incomplete", "no space left on device")
+
+
+def test_counters_that_stand_still_while_the_engine_answers() -> None:
+    still = fact("counters.still", 7168, source="workload", text="answers of 7168 tokens, and the counters stand still")
+    verdict = check(profile(), None, record(still, completions=(answer(),)), None)
+    says(verdict, FAILED, "its counters stood still", "answers of 7168 tokens", "a proxy that keeps old answers")

@@ -16,7 +16,7 @@ from pytest_startup.observe.http import Http
 from pytest_startup.profile.expect import ExpectThroughput
 from pytest_startup.record import Completion, ThroughputSample
 from pytest_startup.workload.throughput import measure, requests_per_batch, why_not_counted
-from pytest_startup.workload.window import REUSED_PROMPTS, REUSED_TOKENS, counter_facts
+from pytest_startup.workload.window import REUSED_PROMPTS, REUSED_TOKENS, counter_facts, still_facts
 
 BEFORE = """\
 # TYPE vllm:prefix_cache_hits_total counter
@@ -212,3 +212,25 @@ def test_a_usage_of_more_tokens_than_were_asked_for_is_not_counted() -> None:
     answer = Completion("throughput", "0", 200, text="a", completion_tokens=65, asked_tokens=64, finish_reason="length")
     assert why_not_counted(answer) == "usage counts 65 completion tokens, 64 were asked for"
     assert why_not_counted(replace(answer, completion_tokens=64)) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "tokens", "still"),
+    [
+        ("vllm:generation_tokens_total 5.0\n", "vllm:generation_tokens_total 5.0\n", 9, True),
+        ("sglang:generation_tokens_total 0.0\n", "sglang:generation_tokens_total 0.0\n", 9, True),
+        ("vllm:generation_tokens_total 5.0\n", "vllm:generation_tokens_total 6.0\n", 9, False),
+        ("vllm:generation_tokens_total 5.0\n", "vllm:generation_tokens_total 5.0\n", 0, False),  # nothing was answered
+        ("", "vllm:generation_tokens_total 5.0\n", 9, False),  # appears with the first answer
+        ("vllm:other_total 1.0\n", "vllm:other_total 1.0\n", 9, False),  # no such counter: statistics are off
+        (
+            'vllm:generation_tokens_total{engine="0"} 5.0\nvllm:generation_tokens_total{engine="1"} 5.0\n',
+            'vllm:generation_tokens_total{engine="0"} 5.0\nvllm:generation_tokens_total{engine="1"} 7.0\n',
+            9,
+            False,  # one of two engines had nothing to do
+        ),
+    ],
+)
+def test_counters_of_a_server_that_does_not_answer(before: str, after: str, tokens: int, still: bool) -> None:
+    facts = still_facts(before, after, tokens, "GET /metrics", 1.0)
+    assert [f.name for f in facts] == (["counters.still"] if still else [])

@@ -270,7 +270,16 @@ def _stalled(judging: common.Judging, start: StartRecord) -> None:
 
 
 def _replaced(judging: common.Judging, start: StartRecord) -> None:
-    """Counters only grow in one process: a smaller one is that of another."""
+    """Counters grow in one process, with each answer: a smaller one, or one that stands, is that of another."""
+    still = start.named("counters.still")
+    if still:
+        judging.failed(
+            "the engine answered, and its counters stood still: they are not those of the engine that answers",
+            "counters that grow with the answers",
+            [f.evidence.text for f in still],
+            still,
+            ("a proxy that keeps old answers, or the metrics of another server: nothing that they say counts",),
+        )
     facts = start.named("counters.reset")
     if facts:
         judging.failed(

@@ -64,7 +64,8 @@ def measure(
     busy = pressure_facts(stalled, cpu_stalled(), time.monotonic() - began, target.since_launch())
     if reuse and stopped is None:
         batches.failures += reuse_prompts(target, expect.seed)
-    return Measured(tuple(samples), (*window.close(), *busy), tuple(batches.failures), stopped)
+    counted = window.close(sum(s.output_tokens for s in samples))
+    return Measured(tuple(samples), (*counted, *busy), tuple(batches.failures), stopped)
 
 
 class _Batches:

@@ -29,6 +29,8 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "spec.accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
     "spec.drafted": ("vllm:spec_decode_num_draft_tokens_total",),
 }
+#: Counters of what was generated, which grow with each answer.
+GENERATED = ("vllm:generation_tokens_total", "sglang:generation_tokens_total")
 #: Labels that tell engines of one server apart.
 ENGINE_LABELS = ("engine", "dp_rank")
 #: Long enough for at least two blocks of every block size in use (16 to 128 tokens), short enough for small contexts.
@@ -71,11 +73,21 @@ def counter_facts(before: str, after: str, where: str, seconds: float | None = N
     return facts
 
 
-def _sums(text: str) -> _Sums:
+def still_facts(before: str, after: str, tokens: int, where: str, seconds: float | None = None) -> list[Fact]:
+    """``counters.still``: ``tokens`` were counted in the answers, and the engine's own counter of them did not move."""
+    names = {"generated": GENERATED}
+    old, new = ({key: value for key, (value, _) in _sums(text, names).items()} for text in (before, after))
+    if not tokens or not old or old != new:
+        return []
+    text = f"answers of {tokens} tokens, and the counters of generated tokens stand still at {sum(new.values()):g}"
+    return [Fact("counters.still", tokens, Evidence("workload", where, text, seconds=seconds), unit="tokens")]
+
+
+def _sums(text: str, names: Mapping[str, tuple[str, ...]] = COUNTERS) -> _Sums:
     """Fact and engine → the sum of its counter's series, and the counter's name; empty for a text that is none."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    wanted = {counter: (name, i) for name, counters in COUNTERS.items() for i, counter in enumerate(counters)}
+    wanted = {counter: (name, i) for name, counters in names.items() for i, counter in enumerate(counters)}
     found: dict[tuple[str, str | None], dict[int, tuple[float, str]]] = {}
     try:
         for family in text_string_to_metric_families(text):
@@ -92,15 +104,18 @@ def _sums(text: str) -> _Sums:
 
 
 class CounterWindow:
-    """Opened before the workload, closed behind it; ``close()`` gives the facts (none without a metrics endpoint)."""
+    """Opened before the workload, closed behind it, in which so many ``tokens`` were counted; ``close`` gives the facts
+    (none without a metrics endpoint)."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._before = self._metrics()
 
-    def close(self) -> list[Fact]:
-        path = self._target.endpoints.metrics
-        return counter_facts(self._before, self._metrics(), f"GET {path}", self._target.since_launch())
+    def close(self, tokens: int = 0) -> list[Fact]:
+        where, after = f"GET {self._target.endpoints.metrics}", self._metrics()
+        at = self._target.since_launch()
+        still = still_facts(self._before, after, tokens, where, at)
+        return [*counter_facts(self._before, after, where, at), *still]
 
     def _metrics(self) -> str:
         path = self._target.endpoints.metrics
