@@ -146,6 +146,7 @@ def test_post_sends_json() -> None:
         (request,) = server.requests
         assert (request.method, request.json()) == ("POST", {"prompt": "häh"})
         assert request.headers["content-type"] == "application/json"
+        assert request.headers["cache-control"] == "no-cache"
 
 
 @pytest.mark.parametrize(

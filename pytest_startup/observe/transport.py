@@ -91,7 +91,7 @@ def new_session() -> Session:
 
     session = requests.Session()
     session.trust_env = False  # no proxy, no .netrc: the request must reach the engine itself
-    session.headers.update({"Connection": "close", "Accept-Encoding": "identity"})
+    session.headers.update({"Connection": "close", "Accept-Encoding": "identity", "Cache-Control": "no-cache"})
     session.adapters.clear()
     session.mount("http://", _adapter()(max_retries=0))
     return session
