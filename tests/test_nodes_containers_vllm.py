@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 from helpers_container_vllm import ENGINE, LONG, WAIVED, need_vllm, volumes
 from helpers_docker import TestEngine
-from helpers_nodes import gate, needs_namespaces, record, two_engines
+from helpers_nodes import Gate, gate, needs_namespaces, record, two_engines
 
 pytestmark = [needs_namespaces, LONG, pytest.mark.usefixtures("isolated")]
 NODES = ("head", "worker")
@@ -21,7 +22,7 @@ def engines():
         yield made
 
 
-def text(net: str, made: dict[str, TestEngine], caches: Path) -> str:
+def text(net: str, made: dict[str, TestEngine], caches: Path, expect: str = "") -> str:
     rows = "\n".join(
         f"      {source}: {target}"
         for source, target in {**volumes(), str(ENGINE / "models" / "facts"): "/model:ro"}.items()
@@ -68,7 +69,7 @@ deadlines: {{ready: 20m, stop: 25s, release: 30s}}
 restarts: [{{kind: fresh-container}}]
 expect:
   completion: {{prompt: "The capital of France is", contains: Paris}}
-{WAIVED}"""
+{expect}{WAIVED}"""
 
 
 def test_a_pair_of_containers_is_restarted_warm_and_accepted(engines, tmp_path):
@@ -82,4 +83,23 @@ def test_a_pair_of_containers_is_restarted_warm_and_accepted(engines, tmp_path):
     assert loaded == {("head", "TP0"), ("worker", "TP1")}
     assert {f["node"] for f in seen["facts"] if f["fact"] == "container.image"} == set(NODES)
     assert all(left["released"] for left in seen["cleanup"])
+    assert [one.labelled() for one in made.values()] == [[], []]
+
+
+def test_a_container_that_is_killed_while_the_pair_serves_is_named(engines, tmp_path):
+    """The head answers /health with 200 until the next request, and the worker's exit code would be 137 or 0."""
+    net, made = engines
+    for node in NODES:
+        (tmp_path / "caches" / node).mkdir(parents=True)
+    load = "  throughput: {concurrency: [1], output_tokens: 900, prompt_tokens: 8, repeats: 7}\n"
+    with Gate(tmp_path, net, text=text(net, made, tmp_path / "caches", load)) as run:
+        run.said("ready after", 1500)
+        (container,) = made["worker"].labelled()
+        begin = time.monotonic()
+        made["worker"].docker("kill", container)
+        run.end(120)
+        assert time.monotonic() - begin < 60
+    failure = record(tmp_path)["failure"]
+    assert failure["node"] == "worker", failure
+    assert "SIGKILL" in failure["summary"], failure
     assert [one.labelled() for one in made.values()] == [[], []]
