@@ -46,8 +46,23 @@ class GatePlugin:
                 self.session.run(path)
             except pytest.UsageError as error:
                 problems += [str(arg) for arg in error.args]
+        problems += self.namesakes()
         if problems:
             raise pytest.UsageError(*problems)
+
+    def namesakes(self) -> list[str]:
+        """Profiles beside each other with one name would be judged by one baseline, and propose the same one."""
+        first: dict[Path, str] = {}
+        problems = []
+        for path, run in self.session.runs.items():
+            baseline = path.with_name(f"{run.profile.name}.baseline.json")
+            other = first.setdefault(baseline, path.name)
+            if other != path.name:
+                problems.append(
+                    f"{run.profile.place('name')}: name: {run.profile.name} is that of {other} beside it, too: "
+                    f"they would share {baseline.name}; expected another name"
+                )
+        return problems
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

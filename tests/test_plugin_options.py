@@ -164,6 +164,20 @@ def test_a_gate_that_is_switched_off_by_name_is_a_usage_error(pytester: pytest.P
     assert "would leave the gate of a profile out of the run" in result.stderr.str() + result.stdout.str()
 
 
+def test_two_profiles_of_one_name_beside_each_other(pytester: pytest.Pytester) -> None:
+    """They would be judged by one baseline."""
+    use(pytester)
+    other = pytester.path / "other.yaml"
+    other.write_text((pytester.path / "profile.yaml").read_text())
+    told = run(pytester, "--startup-profile", "other.yaml")
+    assert told.ret == pytest.ExitCode.USAGE_ERROR
+    text = "other.yaml:2: name: demo is that of profile.yaml beside it, too: they would share demo.baseline.json"
+    assert text in told.stderr.str() + told.stdout.str()
+    folder = pytester.mkdir("elsewhere")
+    other.rename(folder / "other.yaml")
+    assert run(pytester, "--startup-profile", "elsewhere/other.yaml").ret == 0
+
+
 def test_a_variable_that_names_no_profile_is_an_error(pytester: pytest.Pytester) -> None:
     """Else a list that a script put together from nothing would be green without a gate."""
     pytester.makepyfile("def test_of_their_own(): pass")
