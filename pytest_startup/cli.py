@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -37,7 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pytest-startup: unknown command {args[0]!r}{hint} (known: {', '.join(COMMANDS)})", file=sys.stderr)
         return 2
     module = importlib.import_module(COMMANDS[args[0]][0])
-    code: int = module.main(args[1:])
+    try:
+        code: int = module.main(args[1:])
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has seen enough (head, a pager)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed at exit
+        return 0
     return code
 
 

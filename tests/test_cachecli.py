@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 from helpers_caches import DATA, place, seal, whole, write
@@ -144,3 +147,13 @@ def test_what_a_wrong_number_is_told(capsys):
 def test_help_names_the_exit_codes(capsys):
     assert main(["cache", "--help"]) == 0
     assert "1  something was found, or the folders differ" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["cache", "--json", DATA], ["schema", "profile"], ["init"]])
+def test_a_reader_that_has_seen_enough_is_no_error(command):
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv = [sys.executable, "-m", "pytest_startup.cli", *map(str, command)]
+    done = subprocess.run(argv, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
