@@ -22,7 +22,7 @@ def gate(profile: str) -> tuple[int, set[str]]:
     results.parent.mkdir(exist_ok=True)
     results.unlink(missing_ok=True)
     argv = [sys.executable, "-m", "pytest", "--startup-profile", str(HERE / profile), f"--junitxml={results}"]
-    print(f"\n$ pytest --startup-profile examples/cpu-vllm/{profile}", flush=True)
+    print(f"\n$ pytest --startup-profile examples/cpu-vllm/{profile} examples/cpu-vllm", flush=True)
     code = subprocess.run([*argv, "-p", "no:cacheprovider", str(HERE)], cwd=ROOT, check=False).returncode
     if not results.exists():
         return code, set()
