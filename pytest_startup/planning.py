@@ -147,7 +147,7 @@ def extra_step(profile: Profile, kind: str | None) -> Restart:
     """A restart beyond the profile's: as its first one, nothing wiped. Raises LaunchError for an illegal kind."""
     step = profile.restarts[0] if profile.restarts else Restart("restart", first_kind(profile))
     wanted = kind or step.kind
-    legal: Sequence[str] = (wanted,)
+    legal: Sequence[str] = ("process", "same-container", "fresh-container")  # a hook's launcher may know each
     if profile.launch.process is not None:
         legal = ("process",)
     elif profile.launch.container is not None:

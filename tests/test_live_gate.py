@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,18 @@ def test_a_kind_that_this_engine_has_not_is_refused_before_anything_starts(site:
             gate.restart("same-container")
         assert str(refused.value) == "restart('same-container'): this profile's engine can be restarted as process"
         assert gate.records() == {}
+
+
+def test_a_kind_that_no_engine_has_is_refused_for_a_launcher_of_a_hook_too(site: Site) -> None:
+    site.write(text=quick())
+    profile = site.profile()
+    custom = replace(profile, launch=replace(profile.launch, process=None, custom="mine"))
+    with pytest.raises(LaunchError) as refused:
+        planning.extra_step(custom, "proces")
+    assert str(refused.value) == (
+        "restart('proces'): this profile's engine can be restarted as process or same-container or fresh-container"
+    )
+    assert planning.extra_step(custom, "same-container").kind == "same-container"
 
 
 def test_a_failed_start_is_not_made_again_for_each_test(site: Site) -> None:
