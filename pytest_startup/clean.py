@@ -91,12 +91,14 @@ def _one(take: Callable[[], Leftover]) -> list[Leftover]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit codes: 0 nothing is left (any more), 1 something is there or could not be removed, 2 wrong usage."""
+    """Exit codes: 0 nothing is left (any more), 1 something is there or could not be removed, or a node could not be
+    reached, 2 wrong usage."""
     parser = argparse.ArgumentParser(
         prog="pytest-startup clean",
         description="Find what dead runs left behind: processes, shared memory, containers. Removes only what "
         "pytest-startup has started itself and can tell for certain.",
-        epilog="exit codes: 0 nothing is left (any more), 1 something is there or could not be removed, 2 wrong usage",
+        epilog="exit codes: 0 nothing is left (any more), 1 something is there or could not be removed, or a node "
+        "could not be reached, 2 wrong usage",
     )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--dry-run", action="store_true", help="only show it (default)")
@@ -128,7 +130,8 @@ def main(argv: Sequence[str]) -> int:
             for problem in one.problems:
                 print(f"pytest-startup clean: {problem}", file=sys.stderr)
                 unseen = True
-        return max(_remove(found) if options.yes else _show(found), int(unseen))
+        nothing = "nothing is left of dead runs" + (" where it could be looked" if unseen else "")
+        return max(_remove(found, nothing) if options.yes else _show(found, nothing), int(unseen))
 
 
 @dataclass(frozen=True)
@@ -140,19 +143,19 @@ class Found:
     remove: Callable[[], Sequence[Leftover]]
 
 
-def _show(found: Sequence[Found]) -> int:
+def _show(found: Sequence[Found], nothing: str) -> int:
     for one in found:
         print(one.title)
         for thing in one.things or ("nothing of it is left but its entry",):
             print(f"  {thing}")
     if not found:
-        print("nothing is left of dead runs")
+        print(nothing)
         return 0
     print("nothing was touched; remove it with --yes")
     return 1 if any(one.things for one in found) else 0
 
 
-def _remove(found: Sequence[Found]) -> int:
+def _remove(found: Sequence[Found], nothing: str) -> int:
     failed = False
     for one in found:
         print(one.title)
@@ -160,5 +163,5 @@ def _remove(found: Sequence[Found]) -> int:
         for left in done:
             print(f"  {told([left])}")
         failed = failed or not all(left.released for left in done)
-    print("something could not be removed" if failed else "nothing is left of dead runs")
+    print("something could not be removed" if failed else nothing)
     return 1 if failed else 0

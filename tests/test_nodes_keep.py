@@ -135,4 +135,5 @@ def test_a_node_that_does_not_answer_is_told(tmp_path):
     done = clean("--profile", str(tmp_path / "pair.yaml"))
     assert done.returncode == 1
     assert "node worker (ssh worker.example) can't be reached" in done.stderr
+    assert done.stdout == "nothing is left of dead runs where it could be looked\n"
     assert list(registry.entries(registry.state_folder())) == []
