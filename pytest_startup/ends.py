@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_startup.launch.exits import CRASHES
+from pytest_startup.launch.exits import ASKED, CRASHES
 from pytest_startup.ranks import parse_rank
 from pytest_startup.record import Fact, Failure
 
@@ -109,7 +110,7 @@ def with_loss(failure: Failure, facts: Sequence[Fact], ready: float | None, said
     if ready is None or failure.kind not in ("ended", "not-serving"):
         return failure
     complains = parse_rank((said.rank if said is not None else None) or "")
-    ranks = [(f, _RANK.search(str(f.value))) for f in facts if f.name == "process.ended"]
+    ranks = [(f, _RANK.search(str(f.value))) for f in facts if f.name == "process.ended" and not _went(f)]
     lost = [(f, m.group(), m.group("rank")) for f, m in ranks if m and (f.evidence.seconds or 0.0) > ready]
     lost = [(f, title, rank) for f, title, rank in lost if not parse_rank(rank or "").agrees(complains)]
     if not lost:
@@ -119,6 +120,12 @@ def with_loss(failure: Failure, facts: Sequence[Fact], ready: float | None, said
     where = f" of node {fact.node}" if fact.node else ""
     text = f"{title} (pid {fact.detail.get('pid')}){where} ended while the engine served; {failure.summary}"
     return replace(failure, kind="process-died", summary=text, node=fact.node, rank=rank, helps=helps, no_help=no_help)
+
+
+def _went(fact: Fact) -> bool:
+    """Did a process end by itself, or because it was asked to? Its own engine does that when it shuts down."""
+    status = fact.detail.get("status")
+    return isinstance(status, int) and (os.WIFEXITED(status) or os.WTERMSIG(status) in ASKED)
 
 
 def with_left_up(failure: Failure, facts: Sequence[Fact]) -> Failure:

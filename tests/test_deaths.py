@@ -247,9 +247,9 @@ def test_memory_that_another_node_lacked_explains_nothing(node: str, expected: s
     assert with_memory(Failure("weights", "killed", "killed", node="worker"), seen).kind == expected
 
 
-def ended(title: str, seconds: float, node: str = "worker") -> Fact:
+def ended(title: str, seconds: float, node: str = "worker", **detail: int) -> Fact:
     evidence = Evidence("process", "/proc/7", "pid 7 ended while the engine ran", node=node, seconds=seconds)
-    return Fact("process.ended", title, evidence, node=node, detail={"pid": 7})
+    return Fact("process.ended", title, evidence, node=node, detail={"pid": 7, **detail})
 
 
 SERVING = Failure("serving", "ended", "the engine ended while it served: exit code 0", node="head")
@@ -294,6 +294,15 @@ def test_other_ends_do_not_explain_a_failure_while_it_served(
 ) -> None:
     log = Failure("serving", "collective-failed", "communication between ranks failed", rank="TP0")
     assert with_loss(failure, [ended(title, seconds)], ready, log) == failure
+
+
+@pytest.mark.parametrize(
+    ("status", "counts"), [(9, True), (11, True), (15, False), (2, False), (0, False), (256, False)]
+)
+def test_a_rank_that_its_engine_asked_to_end_explains_nothing(status: int, counts: bool) -> None:
+    found = with_loss(SERVING, [ended("VLLM::EngineCore", 118.0, "head", status=status)], 117.0, None)
+    assert (found.kind == "process-died") == counts
+    assert (found == SERVING) != counts
 
 
 def test_a_node_that_was_left_up_lost_its_peers() -> None:

@@ -41,7 +41,8 @@ def watch_facts(
         how = "ended" if status is None else told(status)
         text = f"pid {pid} {how} while the engine ran (helpers do that, ranks must not)"
         evidence = Evidence("process", f"/proc/{pid}", text, node=node, seconds=seconds)
-        out.append(Fact("process.ended", redact(name), evidence, node=node, detail={"pid": pid}))
+        told_as: dict[str, JSON] = {"pid": pid} if status is None else {"pid": pid, "status": status}
+        out.append(Fact("process.ended", redact(name), evidence, node=node, detail=told_as))
     if killed[0] > 0:
         text = f"the kernel's out-of-memory killer ended {killed[0]} processes of {killed[1]} since launch"
         out.append(Fact("host.oom_kill", killed[0], Evidence("host", "/proc/vmstat", text, node=node), node=node))
