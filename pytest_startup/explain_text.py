@@ -34,7 +34,7 @@ _WIDTH = 72
 @dataclass
 class _Row:
     value: str
-    lines: list[int] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
     ranks: list[str] = field(default_factory=list)
     count: int = 0
 
@@ -67,10 +67,16 @@ class Digest:
                     continue
                 row = rows[(fact.name, value)] = _Row(value)
             row.count += 1
-            if len(row.lines) < 4 and fact.evidence.line is not None and fact.evidence.line not in row.lines:
-                row.lines.append(fact.evidence.line)
+            place = self._place(fact)
+            if len(row.lines) < 4 and fact.evidence.line is not None and place not in row.lines:
+                row.lines.append(place)
             if fact.rank and fact.rank not in row.ranks and len(row.ranks) < 16:
                 row.ranks.append(fact.rank)
+
+    def _place(self, fact: Fact) -> str:
+        """``line 49``; of several logs ``worker.log:49``."""
+        line = fact.evidence.line
+        return f"line {line}" if len(self._paths) == 1 else f"{fact.evidence.where}:{line}"
 
     def text(self, summaries: Sequence[LogSummary], unknown: Sequence[Line]) -> str:
         """The report of the log."""
@@ -114,8 +120,8 @@ class Digest:
             if index == start:
                 first, last = ends[0], ends[-1]
                 out.append(
-                    f"    {name:<24} {_value(first)} (line {first.evidence.line}) … {_value(last)}"
-                    f" (line {last.evidence.line}), {self._counts[(index, name)]} reports"
+                    f"    {name:<24} {_value(first)} ({self._place(first)}) … {_value(last)}"
+                    f" ({self._place(last)}), {self._counts[(index, name)]} reports"
                 )
         return out
 
@@ -153,7 +159,8 @@ def _failure(summary: LogSummary, path: str) -> list[str]:
 def _phase(span: PhaseSpan) -> str:
     seconds = "" if span.seconds is None else f"{span.seconds:.1f} s ({span.source})"
     rank = f" {span.rank}" if span.rank else ""
-    return f"{span.phase + rank:<24} {seconds:<20} lines {span.first_line}-{span.last_line}".rstrip()
+    node = f" of {span.node}" if span.node else ""
+    return f"{span.phase + rank:<24} {seconds:<20} lines {span.first_line}-{span.last_line}{node}".rstrip()
 
 
 def _value(fact: Fact) -> str:
@@ -183,5 +190,7 @@ def _cut(value: str) -> str:
 def _where(row: _Row) -> str:
     ranks = f"  {' '.join(row.ranks)}" if row.ranks else ""
     times = f" ×{row.count}" if row.count > 1 else ""
-    lines = ", ".join(map(str, row.lines))
-    return f"{times}{ranks}  (line {lines})" if row.lines else f"{times}{ranks}"
+    if not row.lines:
+        return f"{times}{ranks}"
+    first, *others = row.lines
+    return f"{times}{ranks}  ({', '.join([first, *(other.removeprefix('line ') for other in others)])})"

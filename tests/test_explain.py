@@ -36,6 +36,11 @@ def answer(capsys, *argv: str, code: int = 0) -> dict:
     return data
 
 
+def text(capsys, *argv: str) -> str:
+    main(list(argv))
+    return capsys.readouterr().out
+
+
 def value(data: dict, name: str):
     return [f["value"] for f in data["facts"] if f["fact"] == name]
 
@@ -154,6 +159,10 @@ def test_several_logs_and_several_nodes(log, capsys):
     together = answer(capsys, "--nodes", head, worker)
     assert len(together["starts"]) == 1
     assert {(f["node"], f["where"]) for f in together["facts"]} == {("head", head), ("worker", worker)}
+    told = text(capsys, "--nodes", head, worker)
+    assert any(f"({head}:" in line and f", {worker}:" in line for line in told.splitlines()), told
+    assert " of worker" in told
+    assert "(line " in text(capsys, head)
 
 
 def test_nodes_are_read_in_the_order_of_their_times(log, capsys):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import threading
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -112,6 +114,25 @@ def test_what_is_finished_is_not_done_again(maker: ModuleType, monkeypatch: pyte
     titles.clear()
     assert made(maker, monkeypatch, tmp_path, "--models", "facts,moe") == 0
     assert titles == ["making the model moe", "asking vLLM for its version"]
+
+
+def test_a_second_build_waits_for_the_first(
+    maker: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(maker, "check_machine", lambda: None)
+    built = threading.Event()
+    monkeypatch.setattr(maker, "steps_of", lambda *_: built.set())
+    with maker.alone(tmp_path):
+        second = threading.Thread(target=maker.build, args=(tmp_path, [], ["facts"]))
+        second.start()
+        said = ""
+        until = time.monotonic() + 30
+        while "another build goes on" not in said and time.monotonic() < until:
+            said += capsys.readouterr().out + capsys.readouterr().err
+        assert f"another build goes on in {tmp_path}; waiting for its end" in said
+        assert not built.is_set()
+    second.join(30)
+    assert built.is_set()
 
 
 def test_an_unknown_model_is_a_usage_error(

@@ -3,13 +3,16 @@
 
 usage: make_engine.py [--into DIR] [--torch-index URL] [--models KIND[,KIND]]
 
-Takes about three minutes and 3 GB the first time, seconds afterwards: finished steps are remembered. Needs Linux on
-x86_64, Python 3.11 to 3.13, a C++ compiler (for torch.compile) and a package index; no GPU, no Docker, no model hub.
+Takes about three minutes (more on a busy machine) and 3 GB the first time, seconds afterwards: finished steps are
+remembered. Needs Linux on x86_64, Python 3.11 to 3.13, a C++ compiler (for torch.compile) and a package index; no GPU,
+no Docker, no model hub.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import hashlib
 import json
 import pathlib
@@ -19,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 HERE = pathlib.Path(__file__).resolve().parent
 TORCH = "torch==2.13.0"
@@ -103,11 +107,28 @@ class Steps:
         self.path.write_text(json.dumps(self.done, indent=1))
 
 
+@contextlib.contextmanager
+def alone(into: pathlib.Path) -> Iterator[None]:
+    """Two builds in one folder would spoil each other: the second waits, and finds the steps done."""
+    with (into / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another build goes on in {into}; waiting for its end")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def build(into: pathlib.Path, index: list[str], kinds: list[str]) -> None:
     """Do the steps that are not done yet. Raises Trouble."""
     check_machine()
     into.mkdir(parents=True, exist_ok=True)
     (into / ".gitignore").write_text("*\n")
+    with alone(into):
+        steps_of(into, index, kinds)
+
+
+def steps_of(into: pathlib.Path, index: list[str], kinds: list[str]) -> None:
     steps, python = Steps(into), str(into / "venv/bin/python")
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
     requirements = HERE / "requirements.txt"
