@@ -83,7 +83,7 @@ def test_a_pair_of_containers_is_restarted_warm_and_accepted(engines, tmp_path):
     assert loaded == {("head", "TP0"), ("worker", "TP1")}
     assert {f["node"] for f in seen["facts"] if f["fact"] == "container.image"} == set(NODES)
     assert all(left["released"] for left in seen["cleanup"])
-    assert [one.labelled() for one in made.values()] == [[], []]
+    assert [one.docker("ps", "-aq") for one in made.values()] == ["", ""]
 
 
 def test_a_container_that_is_killed_while_the_pair_serves_is_named(engines, tmp_path):
@@ -94,7 +94,7 @@ def test_a_container_that_is_killed_while_the_pair_serves_is_named(engines, tmp_
     load = "  throughput: {concurrency: [1], output_tokens: 900, prompt_tokens: 8, repeats: 7}\n"
     with Gate(tmp_path, net, text=text(net, made, tmp_path / "caches", load)) as run:
         run.said("ready after", 1500)
-        (container,) = made["worker"].labelled()
+        (container,) = made["worker"].docker("ps", "-q").split()
         begin = time.monotonic()
         made["worker"].docker("kill", container)
         run.end(120)
@@ -102,4 +102,4 @@ def test_a_container_that_is_killed_while_the_pair_serves_is_named(engines, tmp_
     failure = record(tmp_path)["failure"]
     assert failure["node"] == "worker", failure
     assert "SIGKILL" in failure["summary"], failure
-    assert [one.labelled() for one in made.values()] == [[], []]
+    assert [one.docker("ps", "-aq") for one in made.values()] == ["", ""]
