@@ -128,7 +128,7 @@ def test_a_second_build_waits_for_the_first(
         said = ""
         until = time.monotonic() + 30
         while "another build goes on" not in said and time.monotonic() < until:
-            said += capsys.readouterr().out + capsys.readouterr().err
+            said += "".join(capsys.readouterr())
         assert f"another build goes on in {tmp_path}; waiting for its end" in said
         assert not built.is_set()
     second.join(30)
