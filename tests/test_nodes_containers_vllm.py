@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
 import pytest
 from helpers_container_vllm import ENGINE, LONG, WAIVED, need_vllm, volumes
 from helpers_docker import TestEngine
+from helpers_launch import until
 from helpers_nodes import Gate, gate, needs_namespaces, record, two_engines
 
 pytestmark = [needs_namespaces, LONG, pytest.mark.usefixtures("isolated")]
@@ -72,11 +74,16 @@ expect:
 {expect}{WAIVED}"""
 
 
+def caches(folder: Path) -> Path:
+    """A cache folder per node."""
+    for node in NODES:
+        (folder / "caches" / node).mkdir(parents=True)
+    return folder / "caches"
+
+
 def test_a_pair_of_containers_is_restarted_warm_and_accepted(engines, tmp_path):
     net, made = engines
-    for node in NODES:
-        (tmp_path / "caches" / node).mkdir(parents=True)
-    done = gate(tmp_path, net, text=text(net, made, tmp_path / "caches"), timeout=2400)
+    done = gate(tmp_path, net, text=text(net, made, caches(tmp_path)), timeout=2400)
     assert done.returncode == 0, done.stdout
     seen = record(tmp_path, "restart-1")
     loaded = {(f["node"], f["rank"]) for f in seen["facts"] if f["fact"] == "compile.cache_loaded"}
@@ -86,20 +93,56 @@ def test_a_pair_of_containers_is_restarted_warm_and_accepted(engines, tmp_path):
     assert [one.docker("ps", "-aq") for one in made.values()] == ["", ""]
 
 
-def test_a_container_that_is_killed_while_the_pair_serves_is_named(engines, tmp_path):
+@pytest.mark.parametrize("what", ["container", "daemon"])
+def test_the_end_of_the_worker_s_container_or_daemon_while_the_pair_serves(engines, tmp_path, what):
     """The head answers /health with 200 until the next request, and the worker's exit code would be 137 or 0."""
     net, made = engines
-    for node in NODES:
-        (tmp_path / "caches" / node).mkdir(parents=True)
     load = "  throughput: {concurrency: [1], output_tokens: 900, prompt_tokens: 8, repeats: 7}\n"
-    with Gate(tmp_path, net, text=text(net, made, tmp_path / "caches", load)) as run:
+    with Gate(tmp_path, net, text=text(net, made, caches(tmp_path), load)) as run:
         run.said("ready after", 1500)
-        (container,) = made["worker"].docker("ps", "-q").split()
         begin = time.monotonic()
-        made["worker"].docker("kill", container)
-        run.end(120)
+        if what == "container":
+            made["worker"].docker("kill", *made["worker"].docker("ps", "-q").split())
+        else:
+            os.kill(made["worker"].pid, signal.SIGKILL)
+        out = run.end(120)
         assert time.monotonic() - begin < 60
-    failure = record(tmp_path)["failure"]
-    assert failure["node"] == "worker", failure
-    assert "SIGKILL" in failure["summary"], failure
+    seen = record(tmp_path)
+    assert seen["failure"]["node"] == "worker", seen["failure"]
+    assert made["head"].docker("ps", "-aq") == ""
+    if what == "container":
+        assert "SIGKILL" in seen["failure"]["summary"], seen["failure"]
+        assert made["worker"].docker("ps", "-aq") == ""
+    else:
+        assert "daemon" in seen["failure"]["summary"], seen["failure"]
+        assert [left["kind"] for left in seen["cleanup"] if not left["released"]] == ["container"], out
+
+
+#: A test of the user's own beside the gate, which leaves the engine idle for a while and then asks it.
+IDLE = """\
+import pathlib, time
+
+HERE = pathlib.Path(__file__).parent
+
+
+def test_idle(engine):
+    (HERE / "idle").touch()
+    until = time.monotonic() + 60
+    while not (HERE / "killed").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert engine.complete("The capital of France is").error is None
+"""
+
+
+def test_a_container_that_is_killed_while_nobody_asks(engines, tmp_path):
+    """No request is in flight, the head's /health stays at 200: the gate's own watch knows."""
+    net, made = engines
+    (tmp_path / "test_idle.py").write_text(IDLE)
+    with Gate(tmp_path, net, "test_idle.py", text=text(net, made, caches(tmp_path))) as run:
+        until(lambda: (tmp_path / "idle").exists() or run.process.poll() is not None, "the engine is idle", 1500)
+        made["worker"].docker("kill", *made["worker"].docker("ps", "-q").split())
+        (tmp_path / "killed").touch()
+        out = run.end(120)
+    assert run.process.returncode == 1, out
+    assert "node worker was killed by SIGKILL" in out, out
     assert [one.docker("ps", "-aq") for one in made.values()] == ["", ""]

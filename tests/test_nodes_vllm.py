@@ -1,8 +1,9 @@
-"""One real engine over two nodes of this machine: TP 2 as plain processes, restarted warm; a rank that dies; a cut."""
+"""One real engine over two nodes of this machine, as plain processes: split in three ways, restarted warm, and hurt."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from helpers_container_vllm import ENGINE, LONG, WAIVED, need_vllm
 from helpers_launch import gone, until
-from helpers_nodes import Gate, gate, link, needs_namespaces, network, record
+from helpers_nodes import Gate, Sshd, gate, link, needs_namespaces, network, record
 
 from pytest_startup.launch.identity import arguments
 from pytest_startup.launch.listeners import process_tree
@@ -40,16 +41,31 @@ def text(
     worker: str = "",
     master: str = "${node.head.address}",
     peers: str = "5m",
+    split: str = "tensor",
+    reach: str | None = None,
 ) -> str:
-    """``worker``: further lines of that node; ``master``: the address at which it looks for the head."""
+    """``worker``: further lines of that node, ``reach``: the way to it; ``master``: the address at which it looks for
+    the head; ``split``: what is divided over the nodes (tensor, pipeline, data)."""
+    if split == "data":
+        engine = (
+            '--data-parallel-size-local, "1", --data-parallel-address, 10.78.0.1, --data-parallel-rpc-port, "29600"'
+        )
+        # with the plug-in that makes it compile, a second data-parallel engine is not supported here
+        engine += ", --enforce-eager"
+        own = ["", '--data-parallel-start-rank, "1"']
+    else:
+        engine = '--nnodes, "2", --master-port, "29600"'
+        own = [
+            f'--node-rank, "{rank}", --master-addr, "{at}"' for rank, at in enumerate(("${node.head.address}", master))
+        ]
 
     def node(name: str, rank: int, address: str, more: str) -> str:
         return f"""\
   {name}:
-    reach: {{namespace: {net}{name}}}
+    reach: {reach if rank and reach else f"{{namespace: {net}{name}}}"}
     address: {address}
     ranks: [{rank}]
-    args: [--node-rank, "{rank}", --master-addr, "{master if rank else "${node.head.address}"}"{more}]
+    args: [{", ".join(filter(None, (own[rank], more)))}]
     env: {{VLLM_HOST_IP: {address}, VLLM_CPU_OMP_THREADS_BIND: "{rank}", VLLM_CACHE_ROOT: {caches}/{name}}}
     caches: {{compile-cache: {{path: {caches}/{name}/torch_compile_cache, kind: compile}}}}
 """
@@ -61,13 +77,13 @@ engine:
   kind: vllm
   version: 0.31.0
   model: {ENGINE}/models/facts
-  args: [--max-model-len, "1024", --kv-cache-memory-bytes, "268435456", --tensor-parallel-size, "2", --nnodes, "2",
-         --master-port, "29600"]
+  args: [--max-model-len, "1024", --kv-cache-memory-bytes, "268435456", --{split}-parallel-size, "2",
+         {engine}]
   env: {{HF_HUB_OFFLINE: "1", VLLM_NO_USAGE_STATS: "1", CPU_VLLM_COMPILE: "1", GLOO_SOCKET_IFNAME: eth0}}
 launch: {{process: {{command: [{ENGINE}/venv/bin/vllm, serve]}}, host: 0.0.0.0, port: 8000}}
 nodes:
 {node("head", 0, "10.78.0.1", "")}    ports: [29600]
-{node("worker", 1, "10.78.0.2", ", --headless")}{worker}
+{node("worker", 1, "10.78.0.2", "--headless")}{worker}
 deadlines: {{ready: 20m, stop: 25s, release: 30s, peers: {peers}}}
 restarts: {restarts}
 expect:
@@ -88,6 +104,47 @@ def test_a_warm_restart_is_accepted(net, caches, tmp_path):
     versions = {f["node"] for f in seen["facts"] if f["fact"] == "engine.version" and f["source"] == "log"}
     assert versions == {"head", "worker"}
     assert all(left["released"] for left in seen["cleanup"])
+
+
+@LONG
+@pytest.mark.parametrize("split", ["pipeline", "data"])
+def test_another_split_over_the_nodes_is_accepted(net, tmp_path, split):
+    done = gate(tmp_path, net, text=text(net, tmp_path, restarts="[{kind: process}]", split=split), timeout=2400)
+    assert done.returncode == 0, done.stdout
+    seen = record(tmp_path, "restart-1")
+    assert {f["node"] for f in seen["facts"] if f["fact"] == "load.weights_gib"} == {"head", "worker"}
+    assert all(left["released"] for left in seen["cleanup"])
+
+
+@LONG
+def test_a_worker_that_never_starts_its_engine_is_missed(net, caches, tmp_path):
+    """The head says nothing at all while it waits, for up to half an hour."""
+    asleep = '    command: [/bin/sh, -c, "exec sleep 3600"]\n'
+    run = gate(tmp_path, net, text=text(net, caches, worker=asleep, peers="60s"), timeout=1200)
+    assert run.returncode == 1, run.stdout
+    seen = record(tmp_path)
+    assert (seen["failure"]["kind"], seen["failure"]["node"]) == ("node-missing", "worker"), run.stdout
+    assert all(left["released"] for left in seen["cleanup"])
+
+
+@LONG
+@pytest.mark.skipif(not shutil.which("sshd", path="/usr/sbin:/usr/bin"), reason="no sshd")
+def test_a_killed_sshd_while_the_pair_serves(net, caches, tmp_path):
+    server = Sshd(tmp_path, net, "worker", "10.78.0.2")
+    try:
+        reach = f"{{ssh: 10.78.0.2, config: {server.config}}}"
+        with Gate(tmp_path, net, text=text(net, caches, LOAD, reach=reach)) as run:
+            run.said("ready after", 1300)
+            (rank,) = titled("VLLM::Worker_TP1")
+            begin = time.monotonic()
+            server.kill()
+            out = run.end(120)
+            assert time.monotonic() - begin < 60
+            until(lambda: gone(rank), "the worker's engine ends by itself", 30)
+    finally:
+        server.close()
+    failure = record(tmp_path)["failure"]
+    assert (failure["kind"], failure["node"], failure["phase"]) == ("node-lost", "worker", "serving"), out
 
 
 @LONG
@@ -253,13 +310,18 @@ def mains(run: Gate, node: str) -> list[int]:
     return [pid for pid in process_tree(run.process.pid) if ours(pid)]
 
 
+def titled(start: str) -> list[int]:
+    """The processes of this machine that have this title."""
+    return [int(p) for p in os.listdir("/proc") if p.isdecimal() and title(int(p)).startswith(start.encode())]
+
+
+def title(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def processes(run: Gate, start: str = "VLLM::") -> list[int]:
     """The engine's processes below a run that have this title (they overwrite their environment with it)."""
-
-    def title(pid: int) -> bytes:
-        try:
-            return Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            return b""
-
     return [pid for pid in process_tree(run.process.pid) if title(pid).startswith(start.encode())]
