@@ -21,6 +21,10 @@ def mode(name: str, requested: bool = False) -> Fact:
     return fact("graphs.mode", name, **({"requested": True} if requested else {}))
 
 
+def served(kind: str, steps: int, least: int = 1) -> Fact:
+    return fact("graphs.served", {"kind": kind, "steps": steps, "least": least}, line=90)
+
+
 BOTH = (bar(PIECEWISE, 19), bar(FULL, 11))
 LOWERED = fact("graphs.downgraded", "FULL is not supported with spec-decode; setting cudagraph_mode=PIECEWISE")
 
@@ -35,6 +39,31 @@ CASES = {
             "fewer CUDA graphs were captured: 3 of 19 mixed prefill-decode, PIECEWISE, 3 of 11 decode, FULL",
             "from reference",
         ),
+    ),
+    "replayed by serving": (ExpectGraphs(), BOTH, (*BOTH, served("FULL", 4080), served("NONE", 3, 300)), PASSED, ()),
+    "captured and never replayed": (
+        ExpectGraphs(),
+        BOTH,
+        (*BOTH, served("NONE", 4083)),
+        FAILED,
+        (
+            "FULL graphs were captured and serving never used them: NONE: 4,083 steps",
+            "expected steps of serving in mode FULL",
+        ),
+    ),
+    "only piecewise ones replayed": (
+        ExpectGraphs(),
+        BOTH,
+        (*BOTH, served("PIECEWISE", 12, 16), served("NONE", 4083)),
+        FAILED,
+        ("serving never used them: PIECEWISE: 12 steps, NONE: 4,083 steps",),
+    ),
+    "piecewise is all there is": (
+        ExpectGraphs(),
+        BOTH[:1],
+        (*BOTH[:1], served("PIECEWISE", 12, 16), served("NONE", 4)),
+        PASSED,
+        (),
     ),
     "more than the reference": (ExpectGraphs(), (bar(FULL, 3),), BOTH, PASSED, ()),
     "eager": (

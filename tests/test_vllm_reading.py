@@ -30,6 +30,20 @@ def test_a_start():
     assert not any("sesame" in f.evidence.text for f in facts)
 
 
+ROWS = ("16 | 16 | 0 | FULL | 255", "1 | 1 | 0 | FULL | 31", "415 | 415 | 0 | NONE | 1", "9 | 16 | 7 | FULL | 100")
+
+
+def test_rows_of_the_graph_statistics_are_added_up_by_mode():
+    """Printed again every few seconds, for as long as the engine serves: two facts, whatever the log's length."""
+    head = "(APIServer pid=9) INFO 06-07 11:57:59 [cuda_graph.py:129] "
+    title = f"{head}| Unpadded Tokens | Padded Tokens | Num Paddings | Runtime Mode | Count |\n"
+    facts, _ = read_text(COLD + (title + "".join(f"{head}| {row} |\n" for row in ROWS)) * 50)
+    assert values(facts, "graphs.served") == [
+        {"kind": "FULL", "steps": 50 * 386, "least": 1},
+        {"kind": "NONE", "steps": 50, "least": 415},
+    ]
+
+
 def test_several_starts_in_one_file():
     facts, starts = read_text(COLD + traffic(50) + FAILED + COLD)
     assert [(s.start, s.ready, bool(s.failed)) for s in starts] == [

@@ -36,6 +36,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
         if counts:
             _as_many(judging, counts, now, name)
     _complete(judging, now)
+    _served(judging, start, now)
     mode = _mode(judging, profile, start, now)
     _sizes(judging, profile, reference, start)
     _downgrades(judging, profile, start, mode)
@@ -118,6 +119,31 @@ def _complete(judging: common.Judging, now: Mapping[str, tuple[int, Fact]]) -> N
                 [fact],
                 ("out of memory during capture shows so: free memory or fewer sizes",),
             )
+
+
+def _served(judging: common.Judging, start: StartRecord, now: Mapping[str, tuple[int, Fact]]) -> None:
+    """By the engine's own statistics (--cudagraph-metrics): serving replays what was captured. Full graphs are for
+    decoding, which every answer does; a prompt longer than the largest size rightly runs without."""
+    facts = [f for f in start.named("graphs.served") if common.number(f.member("steps")) is not None]
+    steps: dict[str, int] = {}
+    for fact in facts:
+        kind = str(fact.member("kind"))
+        steps[kind] = steps.get(kind, 0) + int(common.number(fact.member("steps")) or 0)
+    if not facts:
+        return
+    judging.saw(*facts)
+    judging.numbers.update({f"steps {kind}": count for kind, count in steps.items()})
+    typed = {k.rpartition(",")[2].strip().upper() for k, (done, _) in now.items() if done} & {"FULL", "PIECEWISE"}
+    wanted = "FULL" if "FULL" in typed else "PIECEWISE"
+    if typed and not steps.get(wanted):
+        seen = [f"{kind}: {count:,} steps" for kind, count in steps.items()]
+        judging.failed(
+            f"{wanted} graphs were captured and serving never used them: {common.listed(seen)}",
+            f"steps of serving in mode {wanted}",
+            seen,
+            facts,
+            ("graphs that are not replayed give nothing: look for a backend or a feature that falls back to eager",),
+        )
 
 
 def _stated_modes(start: StartRecord) -> list[Fact]:

@@ -259,6 +259,8 @@ class Reader:
                     before = start.bar(fact)
                     if before is not None:
                         out.append(before)
+                elif rule.tally:
+                    start.tally(fact)
                 elif fact not in out:
                     out.append(fact)
         if self._unknown is not None and not stated:
@@ -275,7 +277,9 @@ class Reader:
         for series in start.series.values():
             facts.extend(series.facts())
         facts.extend(start.bars.values())
+        facts.extend(start.tallies.values())
         start.bars.clear()
+        start.tallies.clear()
         self._summaries.append(summary(start))
 
 

@@ -33,9 +33,10 @@ class Rule:
     ``rank`` (overrides the line's rank), those that start with ``_`` are ignored; all others become members of
     ``Fact.detail`` (numbers where they look like numbers). Without a group ``value`` the whole match is the text.
     ``every``: use each match of the line, not only the first. ``bar``: the line is a progress bar, only its last state
-    counts (groups ``done`` and ``total``; 0 of N is no statement). ``by`` who prints it (API, EC, W, R each rank,
-    1 local rank 0, G global rank 0), ``versions`` where the wording occurs. ``example`` must match, ``counter`` must
-    not.
+    counts (groups ``done`` and ``total``; 0 of N is no statement). ``tally``: a row of a table that comes again and
+    again; rows of one ``kind`` are one fact, ``steps`` added up, ``least`` the smallest. ``by`` who prints it (API, EC,
+    W, R each rank, 1 local rank 0, G global rank 0), ``versions`` where the wording occurs. ``example`` must match,
+    ``counter`` must not.
     """
 
     fact: str
@@ -51,6 +52,7 @@ class Rule:
     whole: bool = False
     every: bool = False
     bar: bool = False
+    tally: bool = False
 
     @property
     def anchors(self) -> tuple[str, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pytest_startup.engines.base import LogSummary, Progress
 from pytest_startup.engines.detect import ARGUMENTS, BANNER, CORE, engine_of, launch_stage
 from pytest_startup.engines.lines import Line
-from pytest_startup.record import Fact
+from pytest_startup.record import JSON, Fact
 
 #: Facts that prove that a start got beyond its launch: another launch line then begins another start.
 _PROGRESS = ("weights.", "compile.cache_", "kv.tokens", "kv.available", "graphs.captured", "init.", "rank.assigned")
@@ -82,6 +82,7 @@ class Start:
     group: int = 0
     bars: dict[tuple[object, ...], Fact] = field(default_factory=dict)
     series: dict[str, Series] = field(default_factory=dict)
+    tallies: dict[tuple[object, ...], Fact] = field(default_factory=dict)
     votes: dict[str, int] = field(default_factory=dict)
 
     def bar(self, fact: Fact) -> Fact | None:
@@ -107,6 +108,18 @@ class Start:
         again = again or (done == was == value.get("total") and _restarted(before, fact))
         return before if again or before.value.get("total") != value.get("total") else None
 
+    def tally(self, fact: Fact) -> None:
+        """Add a row of a table that the engine prints again and again to what those of its kind say so far."""
+        row = fact.value if isinstance(fact.value, dict) else {}
+        key = (fact.name, row.get("kind"), fact.rank, fact.engine, fact.node)
+        before = self.tallies.get(key)
+        if before is None or not isinstance(before.value, dict):
+            self.tallies[key] = fact
+            return
+        steps, least = (_whole(before.value, "steps") + _whole(row, "steps"), _whole(before.value, "least"))
+        value = {**before.value, "steps": steps, "least": min(least, _whole(row, "least"))}
+        self.tallies[key] = replace(before, value=value)
+
     def _go_on(self, key: tuple[object, ...], fact: Fact) -> None:
         """A record of another process broke the bar's line, and with the line break it lost its prefix: the bar that is
         going on here is one that is open, so that its state there was not its last."""
@@ -124,6 +137,11 @@ class Start:
                 best = other
         if best is not None:
             del self.bars[best]
+
+
+def _whole(row: Mapping[str, JSON], name: str) -> int:
+    value = row.get(name)
+    return value if isinstance(value, int) else 0
 
 
 def _elapsed(fact: Fact) -> int:

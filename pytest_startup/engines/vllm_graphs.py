@@ -61,6 +61,17 @@ GRAPHS = (
         versions="0.17.1 on, V1 runner: a plan, no proof of capture",
     ),
     Rule(
+        "graphs.served",
+        ("| FULL", "| PIECEWISE", "| NONE"),
+        r"^\| *\d+ *\| *(?P<least>\d+) *\| *\d+ *\| *(?P<kind>FULL|PIECEWISE|NONE) *\| *(?P<steps>\d+) *\|$",
+        "| 16              | 16            | 0            | FULL         | 255   |",
+        "| Unpadded Tokens | Padded Tokens | Num Paddings | Runtime Mode | Count |",
+        "members",
+        by="API, every VLLM_LOG_STATS_INTERVAL in which it stepped, with --cudagraph-metrics",
+        versions="0.13 on; nothing with the V2 runner of 0.26.0",
+        tally=True,
+    ),
+    Rule(
         "graphs.encoder",
         "ncoder CUDA graph capture complete",
         r"Encoder CUDA graph capture complete\. Captured " + NUM,

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Make small random-weight models that a real vLLM serves on a GPU: no hub, no network, seconds.
 
-usage: make_models.py OUT [dense] [moe]
+usage: make_models.py OUT [dense] [moe] [wide]
 
 Needs torch, safetensors, tokenizers and transformers: the engine's Python has them.
 
-``dense`` is a Qwen3 of 0.4 billion parameters, ``moe`` a Qwen3-MoE of 0.7 billion with 32 experts; weights are seeded,
-so that every machine gets the same. The tokenizer is a byte-level BPE of ASCII only, trained on the standard library,
+``dense`` is a Qwen3 of 0.4 billion parameters, ``moe`` a Qwen3-MoE of 0.7 billion with 32 experts, ``wide`` a Qwen3 of
+9.4 billion (19 GB), whose steps take the GPU longer than the CPU; weights are seeded, so that every machine gets the
+same. The tokenizer is a byte-level BPE of ASCII only, trained on the standard library,
 and special tokens have no weight in the last layer: what random weights say is nonsense, yet never broken characters,
 control tokens or an early end.
 """
@@ -20,7 +21,7 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
 VOCABULARY = 8192
@@ -28,9 +29,19 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-HIDDEN, HEADS, KV_HEADS, HEAD = 1024, 16, 8, 128
-LAYERS = {"dense": 28, "moe": 8}
+KV_HEADS, HEAD = 8, 128
 EXPERTS, EXPERT_SIZE = 32, 768
+
+
+class Shape(NamedTuple):
+    """The MLP of a dense layer is three times as wide as ``hidden``."""
+
+    layers: int
+    hidden: int
+    heads: int
+
+
+SHAPES = {"dense": Shape(28, 1024, 16), "moe": Shape(8, 1024, 16), "wide": Shape(48, 4096, 32)}
 
 
 def tokenizer(out: str) -> None:
@@ -62,14 +73,15 @@ def tokenizer(out: str) -> None:
 
 def config(name: str) -> dict[str, Any]:
     """The model's config.json."""
+    shape = SHAPES[name]
     out: dict[str, Any] = {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         "vocab_size": VOCABULARY,
-        "hidden_size": HIDDEN,
-        "intermediate_size": 3 * HIDDEN,
-        "num_hidden_layers": LAYERS[name],
-        "num_attention_heads": HEADS,
+        "hidden_size": shape.hidden,
+        "intermediate_size": 3 * shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
         "num_key_value_heads": KV_HEADS,
         "head_dim": HEAD,
         "max_position_embeddings": 40960,
@@ -110,50 +122,51 @@ def weights(name: str) -> dict[str, Any]:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator(device=device).manual_seed(1234)
+    shape = SHAPES[name]
     out: dict[str, Any] = {}
 
-    def random(key: str, *shape: int) -> None:
-        values = torch.randn(*shape, device=device, generator=generator, dtype=torch.float32)
+    def random(key: str, *size: int) -> None:
+        values = torch.randn(*size, device=device, generator=generator, dtype=torch.float32)
         out[key] = (values * 0.05).to(torch.bfloat16).cpu()
 
     def ones(key: str, size: int) -> None:
         out[key] = torch.ones(size, dtype=torch.bfloat16)
 
-    random("model.embed_tokens.weight", VOCABULARY, HIDDEN)
-    random("lm_head.weight", VOCABULARY, HIDDEN)
+    random("model.embed_tokens.weight", VOCABULARY, shape.hidden)
+    random("lm_head.weight", VOCABULARY, shape.hidden)
     out["lm_head.weight"][: len(SPECIAL)] = 0
-    ones("model.norm.weight", HIDDEN)
-    for number in range(LAYERS[name]):
+    ones("model.norm.weight", shape.hidden)
+    for number in range(shape.layers):
         layer = f"model.layers.{number}."
-        _attention(layer, random, ones)
+        _attention(layer, shape, random, ones)
         if name == "moe":
-            random(f"{layer}mlp.gate.weight", EXPERTS, HIDDEN)
+            random(f"{layer}mlp.gate.weight", EXPERTS, shape.hidden)
             for expert in range(EXPERTS):
-                _mlp(f"{layer}mlp.experts.{expert}.", EXPERT_SIZE, random)
+                _mlp(f"{layer}mlp.experts.{expert}.", shape.hidden, EXPERT_SIZE, random)
         else:
-            _mlp(f"{layer}mlp.", 3 * HIDDEN, random)
+            _mlp(f"{layer}mlp.", shape.hidden, 3 * shape.hidden, random)
     return out
 
 
-def _attention(layer: str, random: Callable[..., None], ones: Callable[[str, int], None]) -> None:
-    query, kv = HEADS * HEAD, KV_HEADS * HEAD
-    for key, rows, columns in (("q", query, HIDDEN), ("k", kv, HIDDEN), ("v", kv, HIDDEN), ("o", HIDDEN, query)):
+def _attention(layer: str, shape: Shape, random: Callable[..., None], ones: Callable[[str, int], None]) -> None:
+    wide, query, kv = shape.hidden, shape.heads * HEAD, KV_HEADS * HEAD
+    for key, rows, columns in (("q", query, wide), ("k", kv, wide), ("v", kv, wide), ("o", wide, query)):
         random(f"{layer}self_attn.{key}_proj.weight", rows, columns)
     for key in ("q_norm", "k_norm"):
         ones(f"{layer}self_attn.{key}.weight", HEAD)
     for key in ("input_layernorm", "post_attention_layernorm"):
-        ones(f"{layer}{key}.weight", HIDDEN)
+        ones(f"{layer}{key}.weight", wide)
 
 
-def _mlp(place: str, size: int, random: Callable[..., None]) -> None:
-    for key, rows, columns in (("gate", size, HIDDEN), ("up", size, HIDDEN), ("down", HIDDEN, size)):
+def _mlp(place: str, hidden: int, size: int, random: Callable[..., None]) -> None:
+    for key, rows, columns in (("gate", size, hidden), ("up", size, hidden), ("down", hidden, size)):
         random(f"{place}{key}_proj.weight", rows, columns)
 
 
 def main() -> None:
     from safetensors.torch import save_file
 
-    out, names = sys.argv[1], sys.argv[2:] or list(LAYERS)
+    out, names = sys.argv[1], sys.argv[2:] or list(SHAPES)
     for name in names:
         folder = os.path.join(out, name)
         os.makedirs(folder, exist_ok=True)

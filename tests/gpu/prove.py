@@ -199,7 +199,8 @@ class Proof:
             "compile-cache": {"path": str(cache / "torch_compile_cache"), "kind": "compile"},
             "tuning-cache": {"path": str(cache / "flashinfer_autotune_cache"), "kind": "autotune"},
         }
-        return {
+        process = {"command": command, "cwd": str(self.out), "pass_env": [*PASSED, *options.pass_env]}
+        whole: dict[str, Any] = {
             "schema": 1,
             "name": case.name,
             "engine": {
@@ -210,9 +211,9 @@ class Proof:
                 "env": env,
             },
             "launch": {
-                "process": {"command": command, "cwd": str(self.out), "pass_env": [*PASSED, *options.pass_env]},
+                "process": process,
                 "port": "auto" if port is None else port,
-                **({} if shared or options.no_gpu else {"gpus": gpus}),
+                **({} if shared or options.no_gpu or case.nodes else {"gpus": gpus}),
             },
             **({"caches": watched} if case.watch else {}),
             "deadlines": {"ready": "8m", "stop": "20s", "release": "30s", "request": "60s"},
@@ -221,6 +222,24 @@ class Proof:
             "expect": expect,
             **({"waive": [{"check": c, "reason": r} for c, r in case.waive.items()]} if case.waive else {}),
         }
+        return over_nodes(whole, [] if options.no_gpu else gpus, cache) if case.nodes else whole
+
+
+def over_nodes(profile: dict[str, Any], gpus: list[str], cache: Path) -> dict[str, Any]:
+    """The same engine as two nodes of this machine, 127.0.0.1 and .2, with a GPU and a cache folder each."""
+    nodes = {}
+    for rank, name in enumerate(("head", "worker")):
+        own, address = cache / name, f"127.0.0.{rank + 1}"
+        nodes[name] = {
+            "address": address,
+            "ranks": [rank],
+            "args": ["--node-rank", str(rank), "--master-addr", "127.0.0.1", *(["--headless"] if rank else [])],
+            "env": {"VLLM_HOST_IP": address, "VLLM_CACHE_ROOT": str(own)},
+            **({"gpus": [gpus[rank]]} if gpus else {}),
+            "caches": {"compile-cache": {"path": str(own / "torch_compile_cache"), "kind": "compile"}},
+        }
+    launch = {**profile["launch"], "port": free_port()}
+    return {**{k: v for k, v in profile.items() if k != "caches"}, "launch": launch, "nodes": nodes}
 
 
 def judge(result: Result, folder: Path, code: int, output: str) -> None:
