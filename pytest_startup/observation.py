@@ -15,7 +15,7 @@ from pytest_startup.launch.listeners import pids_of, who_listens
 from pytest_startup.observe import caches, endpoints
 from pytest_startup.observe.ready import start_time
 from pytest_startup.record import Completion, Evidence, Fact, Failure, ThroughputSample
-from pytest_startup.workload import quality, throughput
+from pytest_startup.workload import quality, sessions, throughput
 from pytest_startup.workload.completions import Target, ask, completions_together, ready_completions
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pytest_startup.engines.base import Dialect
     from pytest_startup.launch.base import Running
+    from pytest_startup.profile.expect import ExpectSessions
     from pytest_startup.profile.model import Profile
     from pytest_startup.redact import Redactor
     from pytest_startup.stages import Stages
@@ -84,6 +85,8 @@ class Observation:
             self._not_older(answers.metrics)
             if expect.throughput is not None and self._serves():
                 self._throughput(target, stages)
+            if expect.tiers is not None and expect.tiers.sessions is not None and self._serves():
+                self._sessions(target, expect.tiers.sessions, stages)
             if self._serves():
                 levels = expect.throughput.concurrency if expect.throughput is not None else (TOGETHER,)
                 count = min(max(levels), MOST_TOGETHER)
@@ -140,6 +143,17 @@ class Observation:
         self._seen.completions += measured.failures
         if measured.stopped is not None:
             self._seen.notes.append(f"throughput: {measured.stopped}")
+
+    def _sessions(self, target: Target, expect: ExpectSessions, stages: Stages) -> None:
+        def told(turn: int) -> None:
+            what = f"{expect.count} sessions of {expect.prompt_tokens:,} tokens"
+            stages.now(f"{what}, turn {turn} of {expect.turns}")
+
+        held = sessions.run(target, expect, on_turn=told)
+        self._seen.facts += held.facts
+        self._seen.completions += held.failures
+        if held.stopped is not None:
+            self._seen.notes.append(f"sessions: {held.stopped}")
 
     def _still_serves(self, target: Target) -> None:
         """Health and one more completion behind the workload, of a server that is still ours alone."""

@@ -135,8 +135,8 @@ class Completion:
 
     Token counts are the server's ``usage``; None when it sent none. ``token_ids``/``logprobs`` only where offered.
     ``purpose``: ``first`` (the one that ended the wait), ``ready``, ``ready-chat``, ``ready-stream``, ``together``
-    (asked several times at once), ``quality``, ``throughput``, ``last`` (behind the workload), ``user`` (a test of the
-    user's own).
+    (asked several times at once), ``quality``, ``throughput``, ``sessions``, ``last`` (behind the workload), ``user``
+    (a test of the user's own).
     """
 
     purpose: str

@@ -187,10 +187,16 @@ def test_the_window_is_that_of_the_workload_and_reuse_gives_hits(server: FaultSe
     found = measure(target(server), ExpectThroughput(concurrency=(1,), output_tokens=4, repeats=1))
     assert server.paths()[0] == server.paths()[-1] == "/metrics"
     assert {f.name: f.value for f in found.facts if f.engine == "0"}["cache.prefix_hits"] == 48
-    long = [tuple(r.json()["prompt"]) for r in server.requests if r.method == "POST" and r.json()["max_tokens"] == 1]
-    assert [len(p) for p in long] == [REUSED_TOKENS] * 2 * REUSED_PROMPTS
-    assert long[0::2] == long[1::2]
-    assert len(set(long)) == REUSED_PROMPTS
+    sent = [(r.json()["max_tokens"], tuple(r.json()["prompt"])) for r in server.requests if r.method == "POST"]
+    before, batches, behind = (
+        sent[: 2 * REUSED_PROMPTS],
+        sent[2 * REUSED_PROMPTS : -REUSED_PROMPTS],
+        sent[-REUSED_PROMPTS:],
+    )
+    assert {tokens for tokens, _ in batches} == {4}
+    assert [(tokens, len(prompt)) for tokens, prompt in before + behind] == [(1, REUSED_TOKENS)] * 3 * REUSED_PROMPTS
+    assert before[0::2] == before[1::2] == behind
+    assert len(set(before)) == REUSED_PROMPTS
 
 
 def test_reused_prompts_that_are_refused_are_sent_as_fewer_words(server: FaultServer) -> None:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_startup.baseline import Baseline
-from pytest_startup.checks import common
+from pytest_startup.checks import common, tiers_sessions
 from pytest_startup.checks.base import Verdict
 from pytest_startup.profile.model import Profile
 from pytest_startup.record import Fact, StartRecord
+from pytest_startup.workload.window import RETURNS
+
+NEVER_REACHED = (
+    "a tier that is never reached gives nothing: the first tier may be large enough for the workload,"
+    " or the connector failed quietly; read its lines in the log"
+)
 
 
 @dataclass(frozen=True)
@@ -49,9 +55,10 @@ TIERS = (
 def check(profile: Profile, _reference: StartRecord | None, start: StartRecord, _baseline: Baseline | None) -> Verdict:
     """Judges each tier that the profile expects, or that its arguments or the log configure."""
     judging = common.Judging("tiers", "a configured tier: none is expected, and none is among the engine's arguments")
+    came_back = tiers_sessions.judge(judging, profile, start)
     for tier in TIERS:
         least, source = demand(profile, start, tier)
-        if least is not None:
+        if least is not None and (came_back or tier.key != "external"):
             _judge(judging, start, tier, least, source)
     return judging.verdict()
 
@@ -71,22 +78,27 @@ def demand(profile: Profile, start: StartRecord | None, tier: Tier) -> tuple[flo
     return None, source
 
 
-def _total(record: StartRecord, name: str) -> tuple[float | None, list[Fact]]:
-    """Sum over engines, None if none gives the counter. What the workload added goes before totals since launch."""
+def _total(record: StartRecord, tier: Tier, name: str) -> tuple[float | None, list[Fact]]:
+    """Sum over engines, None if none gives the counter. What the workload added goes before totals since launch.
+
+    The first turn of long sessions can't hit anything, and their returns are meant to find nothing in the engine's own
+    cache: they alone count for ``external``, and not at all for ``prefix``.
+    """
     facts = [f for f in record.named(name) if common.number(f.value) is not None and f.evidence.source != "log"]
     facts = [f for f in facts if f.evidence.source == "workload"] or facts
+    if tier.key == "external":
+        facts = [f for f in facts if f.detail.get("window") == RETURNS] or facts
+    elif tier.key == "prefix":
+        facts = [f for f in facts if "window" not in f.detail]
     return (sum(common.number(f.value) or 0.0 for f in facts) if facts else None), facts
 
 
 def _judge(judging: common.Judging, start: StartRecord, tier: Tier, least: float, source: str) -> None:
-    used, used_facts = _total(start, tier.used)
-    offered, offered_facts = _total(start, tier.offered)
+    used, used_facts = _total(start, tier, tier.used)
+    offered, offered_facts = _total(start, tier, tier.offered)
     facts = [*used_facts, *offered_facts]
     expected = f"at least {common.percent(least)}" if least else "some use by the workload"
-    helps = (
-        "a tier that is never reached gives nothing: the first tier may be large enough for the workload,"
-        " or the connector failed quietly; read its lines in the log",
-    )
+    returns = any(f.detail.get("window") == RETURNS for f in facts) and tier.key == "external"
     if used is None or offered is None:
         rate = _rate_of_log(start, tier)
         if rate is not None and common.number(rate.value):
@@ -107,27 +119,40 @@ def _judge(judging: common.Judging, start: StartRecord, tier: Tier, least: float
         return
     judging.saw(*facts)
     seen = [f"{common.shown(used)} of {common.shown(offered, tier.unit)}"]
+    helps: tuple[str, ...] = ()
+    if tier.key == "external":
+        seen += tiers_sessions.own_share(start)
+        helps = tiers_sessions.helps(start)
     if offered == 0 or used == 0:
         why = "was never asked" if offered == 0 else "never gave anything"
+        when = "when the sessions came back" if returns else "during the workload"
         judging.not_exercised(
-            f"the {tier.name} is configured and {why} during the workload",
+            f"the {tier.name} is configured and {why} {when}",
             expected,
             seen,
             [*facts, *start.named("tier.configured")],
-            helps,
+            helps or (NEVER_REACHED,),
             source,
         )
         return
     judging.numbers[f"{tier.name} %"] = round(used / offered * 100, 1)
     if used / offered < least:
-        _too_low(judging, tier, used / offered, expected, seen, facts, source)
+        _too_low(judging, tier, used / offered, expected, seen, facts, source, returns)
 
 
 def _too_low(
-    judging: common.Judging, tier: Tier, rate: float, expected: str, seen: list[str], facts: list[Fact], source: str
+    judging: common.Judging,
+    tier: Tier,
+    rate: float,
+    expected: str,
+    seen: list[str],
+    facts: list[Fact],
+    source: str,
+    returns: bool = False,
 ) -> None:
+    what = "the sessions that came back" if returns else "the workload"
     judging.failed(
-        f"the {tier.name} served {common.percent(rate)} of the workload, {expected} is asked for",
+        f"the {tier.name} served {common.percent(rate)} of {what}, {expected} is asked for",
         expected,
         seen,
         facts,

@@ -226,6 +226,10 @@ class Builder:
     def rate(self, value: Any) -> float | bool | None:
         return value if value is None or isinstance(value, bool) else fraction(value)
 
+    def tiers(self, data: Mapping[str, Any]) -> e.ExpectTiers:
+        rates = {k: self.rate(v) for k, v in data.items() if k != "sessions"}
+        return e.ExpectTiers(**rates, sessions=e.ExpectSessions(**data["sessions"]) if "sessions" in data else None)
+
     def expect(self, data: Mapping[str, Any]) -> e.Expect:
         backend, artifacts = data.get("backend") or {}, data.get("artifacts") or {}
         tiers, log = data.get("tiers"), data.get("log") or {}
@@ -239,7 +243,7 @@ class Builder:
             throughput=self.throughput(data.get("throughput")),
             quality=self.quality(data.get("quality")),
             completion=self.prompt(data["completion"]) if "completion" in data else e.Expect().completion,
-            tiers=None if tiers is None else e.ExpectTiers(**{k: self.rate(v) for k, v in tiers.items()}),
+            tiers=None if tiers is None else self.tiers(tiers),
             log=e.ExpectLog(self.patterns(log.get("forbid")), self.patterns(log.get("require"))),
         )
 

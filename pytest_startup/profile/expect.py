@@ -125,12 +125,28 @@ class ExpectQuality:
 
 
 @dataclass(frozen=True)
+class ExpectSessions:
+    """``count`` sessions of ``prompt_tokens`` that come back, ``concurrency`` at once, until each was sent ``turns``
+    times; every return appends ``output_tokens`` new tokens, and every answer has so many."""
+
+    count: int
+    prompt_tokens: int
+    output_tokens: int = 16
+    turns: int = 2
+    concurrency: int = 8
+
+
+@dataclass(frozen=True)
 class ExpectTiers:
-    """Which tiers must have been used in our workload's window: prefix, external, spec-decode → least rate or True."""
+    """Which tiers must have been used in our workload's window: prefix, external, spec-decode → least rate or True.
+
+    With ``sessions``, ``external`` is judged by their returns alone.
+    """
 
     prefix: float | bool | None = None
     external: float | bool | None = None
     spec_decode: float | bool | None = None
+    sessions: ExpectSessions | None = None
 
 
 @dataclass(frozen=True)

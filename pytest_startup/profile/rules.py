@@ -27,6 +27,7 @@ def check_rules(data: Mapping[str, Any], known: Known) -> list[tuple[KeyPath, st
         _deadlines,
         _ranges,
         _throughput,
+        _sessions,
         _patterns,
         _literal_secrets,
         _nodes,
@@ -159,6 +160,17 @@ def _throughput(data: Mapping[str, Any]) -> Wrong:
         if asked and key not in [str(c) for c in asked]:
             path = ("expect", "throughput", "min_tokens_per_second", key)
             yield path, f"concurrency {key} is not measured; expected one of {', '.join(str(c) for c in asked)}"
+
+
+def _sessions(data: Mapping[str, Any]) -> Wrong:
+    tiers = value_at(data, "expect", "tiers")
+    if "sessions" in tiers and tiers.get("external") in (None, False):
+        found = "there is none" if "external" not in tiers else "found false"
+        yield (
+            ("expect", "tiers", "sessions"),
+            f"only external is judged by the returns of sessions, and {found}; "
+            "expected external: true, or its least rate, beside it",
+        )
 
 
 def _patterns(data: Mapping[str, Any]) -> Wrong:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_startup.profile.expect import Prompt
 from pytest_startup.workload.answers import read_completion
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pytest_startup.engines.base import Endpoints
     from pytest_startup.observe.http import Http
     from pytest_startup.record import Completion
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def completions_together(
     return tuple(in_flight(target, count, count, lambda i: ask(target, asked[i % len(asked)], "together")))
 
 
-def in_flight(target: Target, concurrency: int, count: int, one: Callable[[int], Completion]) -> list[Completion]:
+def in_flight(target: Target, concurrency: int, count: int, one: Callable[[int], T]) -> list[T]:
     """``one`` of 0 to ``count`` - 1, with ``concurrency`` of them in flight until the last ones end."""
     with ThreadPoolExecutor(concurrency, thread_name_prefix="startup-load") as pool:
         try:

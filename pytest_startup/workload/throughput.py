@@ -54,16 +54,19 @@ def measure(
     """Warm up, then ``expect.repeats`` batches at each concurrency, interleaved: 1, 8, 1, 8 …
 
     Ends early when every request of a batch failed, or after ``limit_seconds``: what is missing is not made up.
-    ``reuse``: at the end, outside the timing, send long prompts twice, so that a prefix cache has something to hit.
+    ``reuse``: outside the timing, send long prompts twice before the batches, so that a prefix cache has something to
+    hit, and once more behind them, for a tier that keeps what they drove out.
     """
     window = CounterWindow(target)
     batches = _Batches(target, expect)
+    if reuse:
+        batches.failures += reuse_prompts(target, expect.seed, times=2)
     samples: list[ThroughputSample] = []
     began, stalled = time.monotonic(), cpu_stalled()
     stopped = batches.all(samples, limit_seconds, on_batch)
     busy = pressure_facts(stalled, cpu_stalled(), time.monotonic() - began, target.since_launch())
     if reuse and stopped is None:
-        batches.failures += reuse_prompts(target, expect.seed)
+        batches.failures += reuse_prompts(target, expect.seed, times=1)
     counted = window.close(sum(s.output_tokens for s in samples))
     return Measured(tuple(samples), (*counted, *busy), tuple(batches.failures), stopped)
 

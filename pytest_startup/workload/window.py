@@ -36,30 +36,37 @@ ENGINE_LABELS = ("engine", "dp_rank")
 #: Long enough for at least two blocks of every block size in use (16 to 128 tokens), short enough for small contexts.
 REUSED_TOKENS = 384
 REUSED_PROMPTS = 4
+#: Windows of long sessions, beside that of the batches, which has no name: member ``window`` of the counters' facts.
+FIRST_TURN, RETURNS = "first-turn", "returns"
+_SPANS = {None: "the workload", FIRST_TURN: "the first turn of the sessions", RETURNS: "the returns of the sessions"}
 
 _Sums = dict[tuple[str, "str | None"], tuple[float, str]]
 
 
-def counter_facts(before: str, after: str, where: str, seconds: float | None = None) -> list[Fact]:
+def counter_facts(
+    before: str, after: str, where: str, seconds: float | None = None, window: str | None = None
+) -> list[Fact]:
     """What the counters of ``COUNTERS`` grew by between two Prometheus texts, one fact per counter and engine.
 
     Unit tokens; source ``workload``. A counter that is not there has no fact; nor has one that went down: another
-    process answered then, which ``counters.reset`` says. One that appeared in between counts from 0.
+    process answered then, which ``counters.reset`` says. One that appeared in between counts from 0. ``window`` names
+    the part of the workload that lies between, if not the batches.
     """
+    span = _SPANS[window]
     old, new = _sums(before), _sums(after)
     facts = []
     fell = [
         f"{c} {old[key][0]:g} to {value:g}" for key, (value, c) in new.items() if key in old and value < old[key][0]
     ]
     if fell:
-        text = f"counters went down during the workload: {', '.join(fell[:4])}"
+        text = f"counters went down during {span}: {', '.join(fell[:4])}"
         facts.append(Fact("counters.reset", len(fell), Evidence("workload", where, text, seconds=seconds)))
     for (name, engine), (value, counter) in sorted(new.items(), key=lambda item: (item[0][0], item[0][1] or "")):
         was = old[name, engine][0] if (name, engine) in old else 0.0
         if not before.strip() or value < was:
             continue
         label = "" if engine is None else f'{{engine="{engine}"}}'
-        text = f"{counter}{label} {was:g} before the workload, {value:g} after"
+        text = f"{counter}{label} {was:g} before {span}, {value:g} after"
         delta = value - was
         facts.append(
             Fact(
@@ -68,6 +75,7 @@ def counter_facts(before: str, after: str, where: str, seconds: float | None = N
                 Evidence("workload", where, text, seconds=seconds),
                 unit="tokens",
                 engine=engine,
+                detail={} if window is None else {"window": window},
             )
         )
     return facts
@@ -105,17 +113,17 @@ def _sums(text: str, names: Mapping[str, tuple[str, ...]] = COUNTERS) -> _Sums:
 
 class CounterWindow:
     """Opened before the workload, closed behind it, in which so many ``tokens`` were counted; ``close`` gives the facts
-    (none without a metrics endpoint)."""
+    (none without a metrics endpoint). ``window``: see ``counter_facts``."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self, target: Target, window: str | None = None) -> None:
+        self._target, self._window = target, window
         self._before = self._metrics()
 
     def close(self, tokens: int = 0) -> list[Fact]:
         where, after = f"GET {self._target.endpoints.metrics}", self._metrics()
         at = self._target.since_launch()
         still = still_facts(self._before, after, tokens, where, at)
-        return [*counter_facts(self._before, after, where, at), *still]
+        return [*counter_facts(self._before, after, where, at, self._window), *still]
 
     def _metrics(self) -> str:
         path = self._target.endpoints.metrics
@@ -123,19 +131,23 @@ class CounterWindow:
         return answer.text if answer is not None and answer.ok else ""
 
 
-def reuse_prompts(target: Target, seed: int) -> list[Completion]:
-    """Send a few long prompts twice each, one token of output: a prefix cache that works must hit. Returns failures.
+def reuse_prompts(target: Target, seed: int, times: int) -> list[Completion]:
+    """Send a few long prompts, each so many ``times`` in a row, one token of output. Returns failures.
 
-    Refused as token ids or for their length, they are sent as fewer words.
+    Twice in a row, a prefix cache that works must hit; once more behind other work that has filled the engine's own
+    cache, an external tier must. Refused as token ids or for their length, they are sent as fewer words. Ends with the
+    first request that is not answered at all.
     """
     failures = []
     for index in range(REUSED_PROMPTS):
-        for _ in range(2):
+        for _ in range(times):
             answer = _ask(target, token_prompt(REUSED_TOKENS, seed, "reuse", index))
             if 400 <= answer.status < 500:
                 answer = _ask(target, word_prompt(REUSED_TOKENS // 2, seed, "reuse", index))
             if answer.status != 200 or answer.error:
                 failures.append(answer)
+            if not answer.status:
+                return failures
     return failures
 
 
