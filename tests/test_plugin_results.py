@@ -127,7 +127,8 @@ def test_a_refused_launch_is_an_error_without_traceback_and_sticky(pytester: pyt
     use(pytester, {"refuses": "restart-1"})
     result = run(pytester)
     result.assert_outcomes(passed=3, errors=6)
-    result.stdout.fnmatch_lines(["nothing could be started: port 8888 is taken by pid 4711 (nginx), which is not ours"])
+    why = "nothing could be started: port 8888 is taken by pid 4711 (nginx), which is not ours"
+    result.stdout.fnmatch_lines([why, f"REJECTED  restart-1: {why}. 3 passed, 0 failed, *, 6 errors."])
     assert "Traceback" not in result.stdout.str()
     assert calls(pytester) == ["start reference", "close"]
 

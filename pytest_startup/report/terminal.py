@@ -176,7 +176,8 @@ def verdict_line(result: ProfileResult) -> str:
     names = [f"{start}: {', '.join(checks)}" for start, checks in failed.items()]
     errors = [r for r in result.red if r.outcome == "error"]
     if errors and not names:
-        names = [f"{errors[0].start}: {errors[0].check}"]
+        why = printable(errors[0].summary.partition("\n")[0]).removesuffix(".")
+        names = [why if why.startswith(f"{errors[0].start}: ") else f"{errors[0].start}: {errors[0].check}"]
     what = f"{'; '.join(names)}. " if names else ""
     if result.left_behind:
         what += "something was left behind at the end. "
