@@ -35,6 +35,8 @@ model          the served name, instead of ``--served-model-name`` or the model.
 version        what /version says (default 0.31.0).
 kv_tokens      what /metrics says (default 262144), or a list: one per engine.
 hits           prefix cache hits per query (default 0).
+tier           "works", "quiet" (asked, gives nothing) or "idle" (never asked): an external tier behind a prefix cache
+               of ``kv_tokens``, that drops whole prompts, least recently used first (see ``helpers_fake_tier``).
 metrics        status code of GET /metrics, or a file to serve.
 quiet          true: requests leave no line in the log.
 open_line      text that is printed last before it serves, without the end of its line.
@@ -58,6 +60,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import helpers_fake_answers as answers
+from helpers_fake_tier import Tier
 
 DATA = Path(__file__).with_name("data") / "fake_engine"
 ARTIFACT = "torch_compile_cache/torch_aot_compile/{hash}/rank_0_0/model"
@@ -91,6 +94,7 @@ class Engine:
         self.lock = threading.Lock()
         self.requests = self.running = self.prompt_tokens = self.output_tokens = 0
         self.prompts: list[str] = []
+        self.tier = Tier(int(how["kv_tokens"]), how["tier"]) if "tier" in how else None
         self.children: list[tuple[dict[str, Any], subprocess.Popen[bytes]]] = []
         self.memory = b""
         self.server: ThreadingHTTPServer | None = None
@@ -259,7 +263,11 @@ class Engine:
                 "@RUNNING@": float(self.running),
                 "@WAITING@": 0.0,
                 "@QUERIES@": float(self.prompt_tokens),
-                "@HITS@": float(round(self.prompt_tokens * self.how.get("hits", 0))),
+                "@HITS@": float(
+                    self.tier.own_hits if self.tier else round(self.prompt_tokens * self.how.get("hits", 0))
+                ),
+                "@EXTERNAL_QUERIES@": float(self.tier.queries if self.tier else 0),
+                "@EXTERNAL_HITS@": float(self.tier.hits if self.tier else 0),
                 "@PROMPT_TOKENS@": float(self.prompt_tokens),
                 "@OUTPUT_TOKENS@": float(self.output_tokens),
                 "@LENGTH@": float(self.requests),
@@ -364,6 +372,12 @@ class Answer(BaseHTTPRequestHandler):
         engine, how = self.engine, self.engine.how
         if mode == "never":
             time.sleep(3600)
+        longest, asked = int(engine.option("--max-model-len", "1024")), answers.prompt_tokens(body)
+        if asked > longest:
+            message = f"This model's maximum context length is {longest} tokens, and the prompt has {asked}."
+            error = {"message": message, "type": "BadRequestError", "param": "input_tokens", "code": 400}
+            self.send(400, json.dumps({"error": error}).encode())
+            return
         tokens = answers.tokens_of(body, mode)
         share = 1 + how.get("jitter", 0) * random.Random(number).uniform(-1, 1)  # noqa: S311 - repeatable noise
         seconds = how.get("slow", 0) + how.get("token_seconds", 0) * len(tokens) * share
@@ -371,6 +385,8 @@ class Answer(BaseHTTPRequestHandler):
             time.sleep(seconds)
         with engine.lock:
             engine.prompt_tokens += answers.prompt_tokens(body)
+            if engine.tier:
+                engine.tier.ask(answers.prompt_text(body).split())
             engine.output_tokens += len(tokens)
         if mode == "error":
             error = {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "code": 500}

@@ -32,6 +32,7 @@ from pytest_startup.profile.expect import (
     ExpectLog,
     ExpectMemory,
     ExpectQuality,
+    ExpectSessions,
     ExpectThroughput,
     ExpectTiers,
     LogPattern,
@@ -212,7 +213,7 @@ DEMANDING = profile(
         "memory": ExpectMemory(Range(max=1), Range(max=1), Range(max=1)),
         "throughput": ExpectThroughput((8,), min_tokens_per_second={8: 1.0}),
         "quality": ExpectQuality((Prompt("x", "y"),)),
-        "tiers": ExpectTiers(0.5, True, 0.1),
+        "tiers": ExpectTiers(0.5, True, 0.1, ExpectSessions(2, 8)),
         "log": ExpectLog((LogPattern("a"),), (LogPattern("b", "rank"),)),
     },
 )

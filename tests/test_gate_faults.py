@@ -408,7 +408,7 @@ def test_a_workload_that_is_worse_is_red(site: Site, name: str) -> None:
 
 def test_a_workload_that_was_not_measured_whole_is_not_green(site: Site) -> None:
     """Every request of a batch fails: nothing more is measured, and what was measured before is not enough."""
-    site.write({}, {"completion": [*["good"] * 13, *["error"] * 4, "good"]})
+    site.write({}, {"completion": [*["good"] * 21, *["error"] * 4, "good"]})
     run = live(site)
     restart = run.records["restart-1"]
     assert restart.failure is None

@@ -172,7 +172,7 @@ expect:
   throughput: {concurrency: [1], min_tokens_per_second: {1: 19.82}}
   quality: {prompts: [{prompt: x, chat: true}], logprob: 0.2}
   completion: {prompt: y, contains: z, max_tokens: 8}
-  tiers: {prefix: true, external: 50%, spec_decode: 0.4}
+  tiers: {prefix: true, external: 50%, spec_decode: 0.4, sessions: {count: 32, prompt_tokens: 114000}}
   log: {forbid: [bad], require: [{pattern: good, every: rank}]}
 """
     ).expect
@@ -185,7 +185,7 @@ expect:
     assert expect.throughput == e.ExpectThroughput((1,), min_tokens_per_second={1: 19.82})
     assert expect.quality == e.ExpectQuality((e.Prompt("x", chat=True),), logprob=0.2)
     assert expect.completion == e.Prompt("y", "z", 8)
-    assert expect.tiers == e.ExpectTiers(True, 0.5, 0.4)
+    assert expect.tiers == e.ExpectTiers(True, 0.5, 0.4, e.ExpectSessions(32, 114000, 16, 2, 8))
     assert expect.log == e.ExpectLog((e.LogPattern("bad"),), (e.LogPattern("good", "rank"),))
 
 

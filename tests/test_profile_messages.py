@@ -73,6 +73,28 @@ ADDED = [
         ],
     ),
     (
+        "expect: {tiers: {sessions: {count: 4, prompt_tokens: 9}}}",
+        [
+            "p.yaml:6: expect.tiers.sessions: only external is judged by the returns of sessions, and there is none; "
+            "expected external: true, or its least rate, beside it"
+        ],
+    ),
+    (
+        "expect: {tiers: {external: false, sessions: {count: 4, prompt_tokens: 9}}}",
+        [
+            "p.yaml:6: expect.tiers.sessions: only external is judged by the returns of sessions, and that is false; "
+            "expected external: true, or its least rate, beside it"
+        ],
+    ),
+    (
+        "expect: {tiers: {external: true, sessions: {count: 4, turns: 1, prompts: 9}}}",
+        [
+            "p.yaml:6: expect.tiers.sessions: prompt_tokens is missing; expected a whole number of at least 1",
+            "p.yaml:6: expect.tiers.sessions.turns: expected a whole number of at least 2; found the number 1",
+            "p.yaml:6: expect.tiers.sessions.prompts: unknown key; did you mean prompt_tokens?",
+        ],
+    ),
+    (
         "expect: {autotune: {hits: al}}",
         ['p.yaml:6: expect.autotune.hits: expected all, none or any; found the text "al"; did you mean all?'],
     ),

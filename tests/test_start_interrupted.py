@@ -72,7 +72,7 @@ def test_ctrl_c_within_the_workload(site: Site) -> None:
     text = quick().replace("request: 2s", "request: 300s").replace("quality", slow, 1)
     site.write({"token_seconds": 0.01, "completion": ["good"] * 5 + ["never"]}, text=text)
     run = Outside(site)
-    run.logged(b"/v1/chat/completions")
+    run.logged(b"POST /v1/chat/completions")  # the list of routes names it, too
     run.interrupt()
     code, out = run.end()
     assert code == 2, out
@@ -83,7 +83,7 @@ def test_ctrl_c_within_the_workload(site: Site) -> None:
 def test_ctrl_c_while_completions_are_asked_at_once(site: Site) -> None:
     site.write({"completion": ["good"] * 4 + ["never"]}, text=quick().replace("request: 2s", "request: 300s"))
     run = Outside(site)
-    run.logged(b"/v1/chat/completions")
+    run.logged(b"POST /v1/chat/completions")  # the list of routes names it, too
     run.interrupt()
     code, out = run.end()
     assert code == 2, out

@@ -86,8 +86,8 @@ def _total(record: StartRecord, tier: Tier, name: str) -> tuple[float | None, li
     """
     facts = [f for f in record.named(name) if common.number(f.value) is not None and f.evidence.source != "log"]
     facts = [f for f in facts if f.evidence.source == "workload"] or facts
-    if tier.key == "external":
-        facts = [f for f in facts if f.detail.get("window") == RETURNS] or facts
+    if tier.key == "external" and record.named("workload.sessions"):
+        facts = [f for f in facts if f.detail.get("window") == RETURNS]
     elif tier.key == "prefix":
         facts = [f for f in facts if "window" not in f.detail]
     return (sum(common.number(f.value) or 0.0 for f in facts) if facts else None), facts

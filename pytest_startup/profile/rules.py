@@ -165,7 +165,7 @@ def _throughput(data: Mapping[str, Any]) -> Wrong:
 def _sessions(data: Mapping[str, Any]) -> Wrong:
     tiers = value_at(data, "expect", "tiers")
     if "sessions" in tiers and tiers.get("external") in (None, False):
-        found = "there is none" if "external" not in tiers else "found false"
+        found = "there is none" if "external" not in tiers else "that is false"
         yield (
             ("expect", "tiers", "sessions"),
             f"only external is judged by the returns of sessions, and {found}; "
