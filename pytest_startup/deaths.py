@@ -6,7 +6,6 @@ vLLM 0.26.0 took 3 s after a killed engine core, and 14 s after a killed worker,
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -15,11 +14,9 @@ from dataclasses import replace
 from pytest_startup.engines.failure_help import advice
 from pytest_startup.launch.exits import ASKED, CRASHES, handle_of, status_of, told
 from pytest_startup.launch.identity import Identity, command_line, look
+from pytest_startup.launch.titles import TITLE, Titles
 from pytest_startup.record import Fact, Failure
 
-#: What engines call their own processes: vLLM ``VLLM::EngineCore``, ``VLLM::Worker_TP1``; SGLang ``sglang::scheduler``.
-#: Helpers of compilers and imports come and go, and have no such title.
-ENGINE = re.compile(r"(?i)(?:vllm|sglang)::\S+")
 #: Seconds between two looks, and from the death to the failure: time for the log to name its cause.
 LOOK = 0.2
 GRACE = 0.5
@@ -36,9 +33,9 @@ class Deaths:
     """Feed it as ``divergence.Watcher``: it looks at the process table now and then, whatever the facts are.
 
     ``pids`` are all processes of the start; None (no table of this host shows them): nothing is ever found. ``phase``
-    tells where the start stands. A process without a title that ends is none of the engine's ranks, but one that was
-    killed explains why one of them ended soon after it: ranks get their titles late. A context manager: it holds a file
-    descriptor of each process that it has found.
+    tells where the start stands. A process without a title of its own that ends is none of the engine's ranks, but one
+    that was killed explains why one of them ended soon after it: ranks get their titles late. A context manager: it
+    holds a file descriptor of each process that it has found.
     """
 
     def __init__(self, pids: Callable[[], Collection[int]] | None, phase: Callable[[], str]) -> None:
@@ -46,6 +43,7 @@ class Deaths:
         self._phase = phase
         self._known: dict[Identity, str] = {}
         self._handles: dict[Identity, int] = {}
+        self._titles = Titles()
         self._dead: Failure | None = None
         #: The last process without a title that was killed: a rank is one until it knows its number.
         self._untitled: Failure | None = None
@@ -80,10 +78,11 @@ class Deaths:
             handle = self._handles.get(identity, -1)
             status = status_of(identity.pid, handle)
             failure = self._died(identity, called, status, now)
-            if ENGINE.match(called):
+            if TITLE.match(called):
                 dead.append(failure)
                 continue
             del self._known[identity], self._handles[identity]
+            self._titles.forget(identity)
             if handle >= 0:
                 os.close(handle)
             # Compilers' helpers are told to end, by TERM; nobody means well with KILL.
@@ -97,9 +96,10 @@ class Deaths:
             if process is None or process.state in "ZX":
                 continue
             line = command_line(pid)
-            title = ENGINE.match(line)
+            title = self._titles.of(process, line)
+            called = f"a fork of pid {process.parent}" if title is None and TITLE.match(line) else line
             # A title changes once the rank is known; while a process is taken down it has none any more.
-            self._known[process.identity] = title.group() if title else self._known.get(process.identity, line)
+            self._known[process.identity] = title or self._known.get(process.identity, called)
             if process.identity not in self._handles:
                 self._handles[process.identity] = handle_of(pid)
         return None

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_startup.launch.exits import ASKED, CRASHES
+from pytest_startup.launch.titles import TITLE
 from pytest_startup.ranks import parse_rank
 from pytest_startup.record import Fact, Failure
 
@@ -28,8 +29,6 @@ KNOWN = {
     "not-started": "node-not-started",
     "step-failed": "step-failed",
 }
-#: What vLLM (0.10 on) and SGLang call the processes of their ranks: ``VLLM::Worker_TP1``, ``sglang::scheduler_TP0``.
-_RANK = re.compile(r"(?i)\b(?:vllm|sglang)::[a-z]+(?:_(?P<rank>\S+))?")
 #: How gloo and NCCL say that the other end has gone.
 _BROKEN = re.compile(r"(?i)(?:closed|reset) by (?:remote )?peer|read error|broken pipe|remote process exited")
 #: What helps where a node is the cause, and what can't.
@@ -110,7 +109,7 @@ def with_loss(failure: Failure, facts: Sequence[Fact], ready: float | None, said
     if ready is None or failure.kind not in ("ended", "not-serving"):
         return failure
     complains = parse_rank((said.rank if said is not None else None) or "")
-    ranks = [(f, _RANK.search(str(f.value))) for f in facts if f.name == "process.ended" and not _went(f)]
+    ranks = [(f, TITLE.search(str(f.value))) for f in facts if f.name == "process.ended" and not _went(f)]
     lost = [(f, m.group(), m.group("rank")) for f, m in ranks if m and (f.evidence.seconds or 0.0) > ready]
     lost = [(f, title, rank) for f, title, rank in lost if not parse_rank(rank or "").agrees(complains)]
     if not lost:

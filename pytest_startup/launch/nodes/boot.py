@@ -48,6 +48,7 @@ MODULES = (
     "pytest_startup.launch.process.watch",
     "pytest_startup.launch.registry",
     "pytest_startup.launch.stopping",
+    "pytest_startup.launch.titles",
     "pytest_startup.launch.watch_facts",
     "pytest_startup.launch.wiping",
     "pytest_startup.observe",

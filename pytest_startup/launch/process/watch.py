@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import select
 import threading
 import time
@@ -13,6 +12,7 @@ from typing import Any
 from pytest_startup.launch.exits import handle_of, status_of
 from pytest_startup.launch.identity import Identity, Process, command_line, descendants, table
 from pytest_startup.launch.memory import Peak, sample, shm_held, shm_names
+from pytest_startup.launch.titles import TITLE, Titles
 
 _INTERVAL = 0.5
 #: The share of one core that watching may take: on hosts with many processes samples come less often.
@@ -22,8 +22,6 @@ _TRIES = 6
 _MOST_LOST = 50
 #: Seconds for which the ends of ranks are waited for at a time: one that is new must be waited for soon, too.
 _SLICE = 0.25
-#: What vLLM and SGLang call the processes of their ranks and cores; the kernel's own name, in brackets, is cut short.
-_RANK = re.compile(r"(?i)(?:vllm|sglang)::")
 
 
 class Watch:
@@ -44,6 +42,7 @@ class Watch:
         self._changed = changed
         self._tries: dict[str, int] = dict.fromkeys(shm, _TRIES)
         self._seen: dict[Identity, tuple[float, str]] = {}
+        self._titles = Titles()
         #: File descriptors by which the kernel tells how a rank ended, after its parent has asked.
         self._handles: dict[Identity, int] = {}
         self._noticed: set[int] = set()
@@ -98,9 +97,10 @@ class Watch:
         if self._main in now and not self._paused.is_set():
             for identity in [i for i in self._seen if i not in now]:
                 since, name = self._seen.pop(identity)
+                self._titles.forget(identity)
                 handle = self._handles.pop(identity, -1)
                 if seconds - since >= 4 * _INTERVAL and len(self.lost) < _MOST_LOST:
-                    status = status_of(identity.pid, handle) if _RANK.match(name) else None
+                    status = status_of(identity.pid, handle) if TITLE.match(name) else None
                     self.lost.append([identity.pid, name, round(seconds, 3), status])
                 if handle >= 0:
                     self._noticed.discard(handle)  # the number will be another's
@@ -109,8 +109,11 @@ class Watch:
             since, name = self._seen.get(process.identity, (seconds, ""))
             # Read again each time: a process gets its title after it has started, and loses it while it is killed.
             line = command_line(process.pid, 120)
-            self._seen[process.identity] = (since, line if _RANK.match(line) or not _RANK.match(name) else name)
-            if process.identity not in self._handles and _RANK.match(line) and not self._paused.is_set():
+            title = self._titles.of(process, line)
+            if title is None and TITLE.match(line):
+                line = f"a fork of pid {process.parent}"
+            self._seen[process.identity] = (since, line if title or not TITLE.match(name) else name)
+            if process.identity not in self._handles and title and not self._paused.is_set():
                 self._handles[process.identity] = handle_of(process.pid)
 
     def _look_at_shm(self, processes: list[Process], count: bool) -> frozenset[str]:
