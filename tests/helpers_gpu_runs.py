@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tarfile
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +20,13 @@ RUNS = Path(__file__).parent / "data" / "h200" / "gate"
 @cache
 def verdicts(run: str) -> dict[str, dict[str, Verdict]]:
     """Start → check → verdict, waivers applied, as far as the run got."""
-    folder = RUNS / run
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(RUNS / f"{run}.tar.xz") as archive:
+            archive.extractall(folder, filter="data")
+        return _judged(Path(folder))
+
+
+def _judged(folder: Path) -> dict[str, dict[str, Verdict]]:
     profile = load(folder / "profile.yaml", {}, need_environment=False)
     gate = ReplayGate(profile, Options(root=folder, replay=folder), folder)
     found: dict[str, dict[str, Verdict]] = {}

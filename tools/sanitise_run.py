@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Copy saved runs of the gate as replay data of tests: the machine's names made neutral, nothing else changed.
 
-usage: sanitise_run.py DEST NAME=RUN_FOLDER [NAME=RUN_FOLDER …]
+usage: sanitise_run.py DEST NAME=RUN_FOLDER [NAME=RUN_FOLDER …]      makes DEST/NAME.tar.xz
 
 A run folder is what ``--startup-artifacts`` left: ``run.json``, ``profile.yaml``, a folder per start. Substitutions
 keep the number of lines of every log, so that line numbers and receive times still fit; byte lengths that a record
@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tarfile
+import tempfile
 from pathlib import Path
 
 #: Paths of a machine's Python, its kernel's name and its temporary folders.
@@ -50,13 +52,30 @@ def copy(source: Path, target: Path) -> int:
     return sum(p.stat().st_size for p in target.rglob("*") if p.is_file())
 
 
+def pack(folder: Path, archive: Path) -> int:
+    """The same bytes for the same run, whoever packs it; returns their number."""
+
+    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = entry.mtime = 0
+        entry.uname = entry.gname = ""
+        entry.mode = 0o755 if entry.isdir() else 0o644
+        return entry
+
+    with tarfile.open(archive, "w:xz", preset=9) as out:
+        for path in sorted(folder.rglob("*")):
+            out.add(path, path.relative_to(folder), recursive=False, filter=plain)
+    return archive.stat().st_size
+
+
 def main() -> int:
     dest, *pairs = sys.argv[1:] or [""]
     if not pairs or not all("=" in pair for pair in pairs):
         print(__doc__, file=sys.stderr)
         return 2
     for name, _, folder in (pair.partition("=") for pair in pairs):
-        print(f"{name}: {copy(Path(folder), Path(dest) / name)} bytes")
+        with tempfile.TemporaryDirectory() as made:
+            size = copy(Path(folder), Path(made))
+            print(f"{name}: {size} bytes, {pack(Path(made), Path(dest) / f'{name}.tar.xz')} packed")
     return 0
 
 

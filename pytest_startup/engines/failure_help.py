@@ -9,6 +9,8 @@ _BEFORE_KV = (
     "max-model-len and max-num-seqs: they size what comes later",
 )
 _FEWER_LAYERS = "more ranks (tensor or pipeline parallel) or a smaller or more quantized checkpoint"
+#: Where the engine's own words show it, this goes before all else.
+HELD_BY_OTHERS = "ending what else holds memory of the device (nvidia-smi names it): the same start may fit without it"
 
 #: By kind and phase; the phase None holds for every phase that has no row of its own.
 ADVICE: dict[tuple[str, str | None], Advice] = {

@@ -132,6 +132,9 @@ _FREE = re.compile(
 )
 _UNITS = {"KiB": 1 / (1 << 20), "MiB": 1 / 1024, "GiB": 1.0}
 
+#: Of a summary: more of the device is held beside the engine than its driver needs.
+OTHERS = "other processes hold about"
+
 
 def summary(kind: str, text: str) -> str:
     """One line on the failure: its kind, and the figures that the error states."""
@@ -159,7 +162,7 @@ def summary(kind: str, text: str) -> str:
                 said += f"; this process needs about {needed:.1f} GiB, the device has {_gib(found['total']):.1f} GiB"
                 others = _gib(found["total"]) - _gib(found["free"]) - _gib(found["used"])
                 if others > 0.05 * _gib(found["total"]):
-                    said += f"; other processes hold about {others:.1f} GiB of it"
+                    said += f"; {OTHERS} {others:.1f} GiB of it"
     elif kind == "memory-in-use":
         found = _FREE.search(text)
         if found:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pytest_startup.engines.failure_help import advice
-from pytest_startup.engines.failures import summary
+from pytest_startup.engines.failure_help import HELD_BY_OTHERS, advice
+from pytest_startup.engines.failures import OTHERS, summary
 from pytest_startup.engines.lines import Line
 from pytest_startup.engines.rules import evidence, masked
 from pytest_startup.record import Failure
@@ -16,6 +16,8 @@ def described(kind: str, phase: str, text: str, line: Line | None, last: Iterabl
     """``text``: of the error, if there is one; ``line``: that shows it. ``where``: as in ``Evidence.where``."""
     helps, no_help = advice(kind, phase)
     said = summary(kind, text)
+    if OTHERS in said:
+        helps = (HELD_BY_OTHERS, *helps)
     if kind == "peer-missing" and line is None:
         said = f"{summary('stopped', '')}; the last thing it did was to wait for its peers"
     return Failure(
