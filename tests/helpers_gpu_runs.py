@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 import tempfile
 from functools import cache
@@ -11,6 +12,7 @@ from pytest_startup.checks.base import Outcome, Verdict
 from pytest_startup.gate import StartFailed
 from pytest_startup.options import Options
 from pytest_startup.profile.load import load
+from pytest_startup.record_json import record_from_json
 from pytest_startup.replay import ReplayGate
 from pytest_startup.waivers import judge
 
@@ -24,6 +26,14 @@ def verdicts(run: str) -> dict[str, dict[str, Verdict]]:
         with tarfile.open(RUNS / f"{run}.tar.xz") as archive:
             archive.extractall(folder, filter="data")
         return _judged(Path(folder))
+
+
+def rates(run: str, start: str) -> list[float]:
+    """Output tokens per second of each batch of a start."""
+    with tarfile.open(RUNS / f"{run}.tar.xz") as archive:
+        file = archive.extractfile(f"{start}/record.json")
+        assert file is not None
+        return [s.tokens_per_second for s in record_from_json(json.load(file)).throughput]
 
 
 def _judged(folder: Path) -> dict[str, dict[str, Verdict]]:

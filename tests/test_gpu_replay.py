@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from helpers_gpu_runs import RUNS, red, verdicts
+from helpers_gpu_runs import RUNS, rates, red, verdicts
 from helpers_h200 import DATA, profile_of, start
 from helpers_records import text_of
 
 from pytest_startup.checks.base import Outcome
 from pytest_startup.checks.registry import run as judge
 from pytest_startup.profile.expect import Expect, ExpectTiers
+from pytest_startup.workload.statistics import Decision, compare
 
 #: Run → start → check → words of its message. Starts that are not named are green; every check that is not named, too.
 FAULTS: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
@@ -95,6 +96,22 @@ def test_green_is_judged_and_not_empty() -> None:
     for name, checks in verdicts("warm").items():
         passed = {check for check, v in checks.items() if v.outcome is Outcome.PASSED}
         assert {"identity", "ready", "backend", "artifacts", "graphs", "kv", "quality", "cleanup"} <= passed, name
+
+
+def test_what_ten_identical_restarts_let_the_rule_tell() -> None:
+    """Each pair of them, as it was and with the later one made slower: what is a fifth slower is never called good."""
+    starts = [rates("noise", f"restart-{n}") for n in range(1, 11)]
+
+    def decisions(tolerance: float, drop: float) -> set[Decision]:
+        pairs = [(a, [r * (1 - drop) for r in b]) for a in starts for b in starts if a is not b]
+        return {compare(a, b, tolerance).decision for a, b in pairs}
+
+    assert decisions(0.05, 0.2) == {Decision.SLOWER, Decision.CANNOT_TELL}
+    assert decisions(0.05, 0.4) == {Decision.SLOWER}
+    assert decisions(0.25, 0.0) == {Decision.SAME, Decision.FASTER, Decision.CANNOT_TELL}
+    for number, one in enumerate(starts):
+        others = [rate for n, other in enumerate(starts) if n != number for rate in other]
+        assert compare(others, [rate * 0.8 for rate in one], 0.05).decision is Decision.SLOWER
 
 
 #: Recorded start → (its reference, the phase and the kind of its failure, words of the message of ready).

@@ -387,6 +387,7 @@ CASES = (
         env={**PAIR_ENV, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"},
         restarts=[WARM],
         waive=DENSE,
+        may={"restart-1": ("quality",)},
         gpus=2,
         alone=True,
         nodes=True,
