@@ -11,37 +11,49 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_startup.gate import Gate
+    from pytest_startup.launch.base import Running
     from pytest_startup.profile.model import Profile
     from pytest_startup.record import Completion, StartRecord
     from pytest_startup.session import GateRun
 
 
 class Engine:
-    """The running engine of a profile. Every access looks at the engine that runs now, also after a restart."""
+    """The running engine of a profile. Every access looks at the engine that runs now, also after a restart; where it
+    has ended by itself, the test fails with how it did."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
+    def _running(self) -> Running:
+        from pytest_startup.gate import StartFailed
+        from pytest_startup.launch.base import LaunchError
+
+        try:
+            return self._gate.engine()
+        except (StartFailed, LaunchError) as error:
+            raise failed_without_traceback(error) from None
+
     @property
     def base_url(self) -> str:
         """``http://127.0.0.1:8888``, without a trailing slash."""
-        return self._gate.engine().base_url
+        return self._running().base_url
 
     @property
     def record(self) -> StartRecord:
         """The record of the start that is running."""
-        self._gate.engine()
+        self._running()
         return list(self._gate.records().values())[-1]
 
     @property
     def logs(self) -> Sequence[Path]:
         """The raw log of each node; it is being written."""
-        return [log.path for log in self._gate.engine().logs]
+        return [log.path for log in self._running().logs]
 
     def complete(self, prompt: str, max_tokens: int = 32, chat: bool = False) -> Completion:
         """One greedy request to the engine; the answer, or what went wrong, is in the completion."""
         from pytest_startup.profile.expect import Prompt
 
+        self._running()
         return self._gate.complete(Prompt(prompt, max_tokens=max_tokens, chat=chat))
 
 
@@ -54,15 +66,9 @@ def startup_profile(request: pytest.FixtureRequest) -> Profile:
 @pytest.fixture(scope="session")
 def engine(request: pytest.FixtureRequest, startup_profile: Profile) -> Engine:
     """The running engine of the profile: started on first use, stopped at the end of the session."""
-    from pytest_startup.gate import StartFailed
-    from pytest_startup.launch.base import LaunchError
-
-    gate = _run(request, startup_profile).gate
-    try:
-        gate.engine()
-    except (StartFailed, LaunchError) as error:
-        raise failed_without_traceback(error) from None
-    return Engine(gate)
+    engine = Engine(_run(request, startup_profile).gate)
+    engine._running()
+    return engine
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: How the note of what is left behind at the end of a run begins: it makes the run red.
 NOT_RELEASED = "not released: "
+#: How the note begins that an engine of the user's own tests did not live until it was stopped: red, too.
+ENDED = "ended by itself: "
 
 
 class StartFailed(Exception):

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_startup import items as nodes
 from pytest_startup import own_tests
-from pytest_startup.gate import NOT_RELEASED
+from pytest_startup.gate import ENDED, NOT_RELEASED
 from pytest_startup.progress import Progress
 from pytest_startup.report import terminal
 from pytest_startup.report.results import ProfileResult
@@ -197,13 +197,14 @@ class GatePlugin:
                     "notes": list(result.notes),
                     "hidden": [list(pair) for pair in result.hidden],
                     "left_behind": result.left_behind,
+                    "ended": result.ended,
                 }
                 for key, result in self.session.results().items()
             }
             return
         if self.only_looks():
             return
-        unjudged = any(r.unreported or r.red or r.left_behind for r in self.session.results().values())
+        unjudged = any(r.unreported or r.status == "REJECTED" for r in self.session.results().values())
         if unjudged and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         for result in self.session.results().values():
@@ -221,6 +222,7 @@ class GatePlugin:
         for run in self.session.runs.values():
             run.result.notes += [note for note in run.gate.notes() if note not in run.result.notes]
             run.result.left_behind |= any(note.startswith(NOT_RELEASED) for note in run.result.notes)
+            run.result.ended |= any(note.startswith(ENDED) for note in run.result.notes)
             if run.gate.folder is not None:
                 run.result.folder = str(run.gate.folder)
         for result in list(self.session.results().values())[:1]:
@@ -292,6 +294,7 @@ class Distributed:
             result = self.plugin.session.results()[key]
             result.notes += [note for note in data["notes"] if note not in result.notes]
             result.left_behind |= data["left_behind"]
+            result.ended |= data["ended"]
             result.hidden = [(start, check) for start, check in data["hidden"]]
 
     def pytest_unconfigure(self) -> None:

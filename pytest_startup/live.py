@@ -16,11 +16,12 @@ from pytest_startup import planning
 from pytest_startup.artifacts import ArtifactsError, RunFolder, run_folder, utc_now
 from pytest_startup.asking import target_of
 from pytest_startup.clean import sweep
-from pytest_startup.gate import NOT_RELEASED, REFERENCE, StartFailed
+from pytest_startup.gate import ENDED, NOT_RELEASED, REFERENCE, StartFailed
 from pytest_startup.launch.base import Keeps, LaunchError, StartPlan
 from pytest_startup.launch.choose import choose_launcher
 from pytest_startup.profile.nodes import clean_command
 from pytest_startup.profile.resolve import resolved_json
+from pytest_startup.record import OWN_END
 from pytest_startup.recorded import RecordedGate
 from pytest_startup.redact import Redactor
 from pytest_startup.start import LiveStart, Tools
@@ -80,8 +81,11 @@ class LiveGate(RecordedGate):
         return record
 
     def engine(self) -> Running:
+        """Raises LaunchError also where it ended by itself since: a new one in its place would hide that."""
         current = self._current
-        if current is None or current.running is None or self._is_over(current) or current.running.exited() is not None:
+        if current is not None and (end := self._own_end(current)):
+            raise LaunchError(f"{current.plan.name}: the engine ended by itself: {end}")
+        if current is None or current.running is None or self._is_over(current):
             current = self._extra_start(None)
         if current.running is None:
             raise LaunchError("the engine could not be started")
@@ -97,7 +101,8 @@ class LiveGate(RecordedGate):
 
     def restart(self, kind: str | None = None) -> tuple[StartRecord, StartRecord]:
         step = planning.extra_step(self.profile, kind)
-        self.engine()
+        if self._current is None or self._own_end(self._current) is None:
+            self.engine()
         before = self._latest()
         self._extra_start(step)
         return before, self._latest()
@@ -191,7 +196,28 @@ class LiveGate(RecordedGate):
                 current.finish()
             finally:
                 self._keep_record(current)
+        self._tell_end(current)
         return self._records.get(current.plan.name)
+
+    def _own_end(self, current: LiveStart) -> str | None:
+        """How the engine of this start ended before it was stopped; None: it did not, or that failed the start."""
+        if current.running is not None and not self._is_over(current) and current.running.exited() is not None:
+            self._finish_current()
+        record = current.record
+        if record is None or record.failure is not None:
+            return None
+        return next((left.what for left in record.cleanup or () if left.kind == OWN_END), None)
+
+    def _tell_end(self, current: LiveStart) -> None:
+        """How an engine of the user's own tests ended: no check judges that start."""
+        name, record = current.plan.name, current.record
+        if name in self._planned or record is None or record.failure is not None:
+            return
+        for left in record.cleanup or ():
+            what = f"{left.what}" if left.kind == OWN_END else f"{left.kind} {left.what}"
+            note = f"{ENDED if left.kind == OWN_END else NOT_RELEASED}{name}: {what}"
+            if not left.released and note not in self._notes:
+                self._notes.append(note)
 
     @contextmanager
     def _told(self, name: str) -> Iterator[None]:

@@ -200,11 +200,15 @@ class CacheTree:
         return {f.path: f for f in self.files}
 
 
+#: The kind of ``Leftover`` which says that an engine did not live until it was stopped.
+OWN_END = "engine"
+
+
 @dataclass(frozen=True)
 class Leftover:
     """Something of ours that a stop left behind, or released: ``kind`` pid, port, shm, gpu-memory, container.
 
-    Kind ``engine``, never released: the engine had ended by itself, after its observation and before it was stopped.
+    Kind ``OWN_END``, never released: the engine had ended by itself, after its observation and before it was stopped.
     """
 
     kind: str

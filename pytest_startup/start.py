@@ -22,7 +22,7 @@ from pytest_startup.observe import caches, gpus, host
 from pytest_startup.observe.follow import Follower
 from pytest_startup.observe.ready import ReadyWatch
 from pytest_startup.observe.sampler import MemorySampler
-from pytest_startup.record import Evidence, Fact, Failure, Leftover, StartRecord
+from pytest_startup.record import OWN_END, Evidence, Fact, Failure, Leftover, StartRecord
 from pytest_startup.stages import Stages
 from pytest_startup.waiting import SERVING_HELPS, SERVING_NO_HELP, Follow, Usual, Wait
 
@@ -109,7 +109,7 @@ class LiveStart:
                 stages.now("stopping the engine")
                 left = self.running.stop()
             if self.record is not None and alone is not None:
-                left = (*left, Leftover("engine", alone.text, released=False, node=alone.node))
+                left = (*left, Leftover(OWN_END, alone.text, released=False, node=alone.node))
         self._close_logs(anew=self._hurried)
         failure = self._seen.failure
         if failure is not None and failure.kind in ENDED and not failure.last_lines:

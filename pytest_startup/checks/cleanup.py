@@ -6,7 +6,7 @@ from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
 from pytest_startup.profile.model import Profile
-from pytest_startup.record import Evidence, Leftover, StartRecord
+from pytest_startup.record import OWN_END, Evidence, Leftover, StartRecord
 
 _HELPS = {
     "pid": "end that process; the next start would share its device memory and ports",
@@ -23,7 +23,7 @@ def check(profile: Profile, _reference: StartRecord | None, start: StartRecord, 
     for item in start.cleanup or ():
         seen = Evidence("process", item.kind, _text(item), node=item.node, seconds=item.seconds)
         judging.saw(seen)
-        if item.kind == "engine":
+        if item.kind == OWN_END:
             judging.failed(
                 f"the engine did not live until it was stopped: {item.what}",
                 "an engine that runs until it is stopped",
@@ -47,7 +47,7 @@ def check(profile: Profile, _reference: StartRecord | None, start: StartRecord, 
 
 
 def _text(item: Leftover) -> str:
-    if item.kind == "engine":
+    if item.kind == OWN_END:
         return item.what
     when = f" after {item.seconds:.1f} s" if item.seconds is not None else ""
     return f"{item.kind} {item.what}: {'released' if item.released else 'still there'}{when}"

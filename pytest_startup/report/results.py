@@ -60,7 +60,8 @@ class StartRow:
 class ProfileResult:
     """One profile of a run. ``expected`` are all (start, check) of the gate, ``selected`` those pytest was to run,
     ``hidden`` those that something took out of the collection without a word. ``left_behind``: at the end of the run,
-    behind all checks, something of ours was not released."""
+    behind all checks, something of ours was not released; ``ended``: an engine of the user's own tests ended by itself.
+    """
 
     key: str
     name: str
@@ -73,6 +74,7 @@ class ProfileResult:
     notes: list[str] = field(default_factory=list)
     hidden: Sequence[tuple[str, str]] = ()
     left_behind: bool = False
+    ended: bool = False
 
     def add(self, data: Mapping[str, Any]) -> ItemResult:
         """Merge what one report carried (``to_wire``); a later report of the same start knows more."""
@@ -104,7 +106,7 @@ class ProfileResult:
         """``REJECTED`` as soon as anything is red, ``ACCEPTED`` only when everything was judged; or ``PREFLIGHT``."""
         if list(self.expected) == [PREFLIGHT]:
             return "PREFLIGHT"
-        if self.red or self.left_behind:
+        if self.red or self.left_behind or self.ended:
             return "REJECTED"
         return "INCOMPLETE" if self.missing or not self.results else "ACCEPTED"
 

@@ -181,6 +181,8 @@ def verdict_line(result: ProfileResult) -> str:
     what = f"{'; '.join(names)}. " if names else ""
     if result.left_behind:
         what += "something was left behind at the end. "
+    if result.ended:
+        what += "the engine did not live until it was stopped. "
     if result.status == "INCOMPLETE":
         what = "no acceptance from a part of the gate. " if result.results else "none of its checks was run. "
         if result.hidden:

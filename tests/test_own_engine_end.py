@@ -1,0 +1,75 @@
+"""An engine that ends by itself while the user's own tests use it: told, red, and not replaced by another one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from helpers_launch import isolate, until
+from helpers_live import Outside, Site, quick
+
+from pytest_startup.gate import ENDED
+from pytest_startup.launch.base import LaunchError
+from pytest_startup.profile.expect import Prompt
+
+QUESTION = Prompt("The capital of France is", max_tokens=4)
+WAIVED = "waive: [{{check: backend, reason: x}}, {{check: autotune, reason: x}}, {{check: graphs, reason: x}}]\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    isolate(tmp_path, monkeypatch)
+    made = Site(tmp_path)
+    made.write(text=quick() + WAIVED)
+    return made
+
+
+def test_a_dead_engine_is_told_and_only_restarted_on_request(site: Site) -> None:
+    with site.gate() as gate:
+        running = gate.engine()
+        os.kill(int(next(f.value for f in running.facts() if f.name == "process.pid")), signal.SIGKILL)
+        until(lambda: running.exited() is not None, "the end is noticed")
+        for _ in range(2):
+            with pytest.raises(LaunchError, match=r"extra-1: the engine ended by itself: .*SIGKILL"):
+                gate.engine()
+            with pytest.raises(LaunchError, match=r"ended by itself"):
+                gate.complete(QUESTION)
+        assert list(gate.records()) == ["extra-1"]
+        before, after = gate.restart()
+        assert (before.name, after.name) == ("extra-1", "extra-2")
+        assert before.cleanup is not None
+        assert [left.kind for left in before.cleanup if not left.released] == ["engine"]
+        assert gate.complete(QUESTION).status == 200
+    assert [note for note in gate.notes() if note.startswith(ENDED)] == [f"{ENDED}extra-1: {before.cleanup[-1].what}"]
+
+
+OWN = """\
+import contextlib, os, signal
+import pytest
+
+def test_that_kills_and_does_not_mind(engine):
+    pid = next(f.value for f in engine.record.facts if f.name == "process.pid")
+    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(pytest.fail.Exception):
+        while True:
+            engine.complete("The capital of France is")
+"""
+AFTER = """
+def test_after_it(engine):
+    assert engine.complete("The capital of France is").status == 200
+"""
+
+
+@pytest.mark.parametrize(("more", "failed"), [("", 0), (AFTER, 1)], ids=["nobody minds", "the next one does"])
+@pytest.mark.parametrize("workers", [(), ("-n", "1", "-p", "xdist")], ids=["alone", "xdist"])
+def test_own_tests_that_pass_do_not_hide_it(site: Site, more: str, failed: int, workers: tuple[str, ...]) -> None:
+    (site.folder / "test_own.py").write_text(OWN + more)
+    code, out = Outside(site, "test_own.py", *workers).end()
+    assert code == 1, out
+    assert "ended by itself: extra-1: " in out
+    assert "was killed by SIGKILL" in out
+    assert "REJECTED  the engine did not live until it was stopped. " in out
+    assert f"{failed} failed" in out or not failed, out
+    assert out.count("\nextra-1: the engine ended by itself: ") == failed
