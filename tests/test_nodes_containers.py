@@ -303,7 +303,9 @@ def test_a_killed_daemon_is_an_end_with_a_name(engines, launcher, tmp_path):
     os.kill(engines[1]["worker"].pid, signal.SIGKILL)
     ended = running.wait_exit(3.0)
     assert ended is not None
-    assert ended.node == "worker"
+    assert (ended.node, ended.reason) == ("worker", "daemon-lost")
+    assert "the container engine of node worker went away " in ended.text
+    assert "Cannot connect to the Docker daemon" in ended.text
     left = [one for one in running.stop() if not one.released]
     assert [(one.kind, one.node) for one in left] == [("container", "worker")]
     assert "daemon" in left[0].what

@@ -114,7 +114,7 @@ def test_the_end_of_the_worker_s_container_or_daemon_while_the_pair_serves(engin
         assert "SIGKILL" in seen["failure"]["summary"], seen["failure"]
         assert made["worker"].docker("ps", "-aq") == ""
     else:
-        assert "daemon" in seen["failure"]["summary"], seen["failure"]
+        assert seen["failure"]["kind"] == "daemon-lost", seen["failure"]
         assert [left["kind"] for left in seen["cleanup"] if not left["released"]] == ["container"], out
 
 

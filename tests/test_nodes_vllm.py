@@ -50,8 +50,6 @@ def text(
         engine = (
             '--data-parallel-size-local, "1", --data-parallel-address, 10.78.0.1, --data-parallel-rpc-port, "29600"'
         )
-        # with the plug-in that makes it compile, a second data-parallel engine is not supported here
-        engine += ", --enforce-eager"
         own = ["", '--data-parallel-start-rank, "1"']
     else:
         engine = '--nnodes, "2", --master-port, "29600"'
@@ -112,7 +110,7 @@ def test_another_split_over_the_nodes_is_accepted(net, tmp_path, split):
     done = gate(tmp_path, net, text=text(net, tmp_path, restarts="[{kind: process}]", split=split), timeout=2400)
     assert done.returncode == 0, done.stdout
     seen = record(tmp_path, "restart-1")
-    assert {f["node"] for f in seen["facts"] if f["fact"] == "load.weights_gib"} == {"head", "worker"}
+    assert {f["node"] for f in seen["facts"] if f["fact"] == "compile.cache_loaded"} == {"head", "worker"}
     assert all(left["released"] for left in seen["cleanup"])
 
 

@@ -38,6 +38,8 @@ from pytest_startup.observe.sampler import MemorySampler
 from pytest_startup.record import Evidence, Fact
 from pytest_startup.record_json import fact_to_json
 
+#: The exit code of a docker command that failed itself.
+DOCKER_FAILED = 125
 #: Names of processes without which an engine can't serve: vLLM's ranks and engine cores, SGLang's schedulers.
 VITAL = ("VLLM::Worker", "VLLM::EngineCore", "sglang::scheduler")
 
@@ -168,6 +170,9 @@ class NodeKeeper(Keeper):
         if event == "exit":
             self._memory.look_at_shm()
             members["oom"] = oom_kills() - self._oom_before
+            # So the docker command ends when it loses its daemon; a container that never came up is another matter.
+            if members["code"] == DOCKER_FAILED and self._inside is not None and self._inside.watch is not None:
+                members["daemon"] = nodes_steps.answers(self.spec.docker) or "it answers again"
         if event == "ended" and self.spec.docker:
             members["containers"] = self.remove_containers()
         self._out.say(event, **members)

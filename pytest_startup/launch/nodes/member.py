@@ -336,6 +336,10 @@ class Member:
                     "killed",
                     f"{main} was killed by {_signal(code - 128)} (exit code {code}) after {after:.1f} s",
                 )
+            if event.get("daemon"):
+                said = self._redactor.text(str(event["daemon"]))
+                text = f"the container engine of node {name} went away {after:.1f} s after launch: {said}"
+                return Exit(name, code, "daemon-lost", text)
             if code >= 0:
                 return Exit(name, code, "exited", f"{main} ended with exit code {code} after {after:.1f} s")
             if code == -signal.SIGKILL and event.get("oom"):

@@ -82,6 +82,12 @@ def containers(docker: Sequence[str], label: str) -> tuple[list[str], str | None
     return (said.split(), None) if code == 0 else ([], " ".join(said.split())[-200:])
 
 
+def answers(docker: Sequence[str]) -> str | None:
+    """What keeps the daemon from answering within two seconds; None: it answers."""
+    code, said = run([*docker, "version", "--format", "{{.Server.Version}}"], limit=2.0)
+    return None if code == 0 else " ".join(said.split())[-300:]
+
+
 def remove(docker: Sequence[str], label: str) -> list[list[Any]]:
     """Remove our containers: ``[id, is it gone, why not]`` of each; one row without id where nobody answers."""
     found, why = containers(docker, label)
