@@ -135,7 +135,7 @@ def test_idle(engine):
 
 
 def test_a_container_that_is_killed_while_nobody_asks(engines, tmp_path):
-    """No request is in flight, the head's /health stays at 200: the gate's own watch knows."""
+    """No request is in flight, the head's /health stays at 200, and all checks were green: the gate's watch knows."""
     net, made = engines
     (tmp_path / "test_idle.py").write_text(IDLE)
     with Gate(tmp_path, net, "test_idle.py", text=text(net, made, caches(tmp_path))) as run:
@@ -144,5 +144,7 @@ def test_a_container_that_is_killed_while_nobody_asks(engines, tmp_path):
         (tmp_path / "killed").touch()
         out = run.end(120)
     assert run.process.returncode == 1, out
-    assert "node worker was killed by SIGKILL" in out, out
+    assert "node worker (pid" in out, out
+    assert "was killed by SIGKILL" in out, out
+    assert "REJECTED  the engine did not live until it was stopped" in out, out
     assert [one.docker("ps", "-aq") for one in made.values()] == ["", ""]
