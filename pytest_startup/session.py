@@ -18,6 +18,7 @@ from pytest_startup.record import StartRecord
 from pytest_startup.report import rows, terminal
 from pytest_startup.report.results import PREFLIGHT, ItemResult, ProfileResult, to_wire
 from pytest_startup.waivers import judge
+from pytest_startup.workload.sessions import TURN_SECONDS
 
 
 class Unusable(Exception):
@@ -177,6 +178,9 @@ class Session:
         prompts = len(run.profile.expect.quality.prompts) if run.profile.expect.quality else 0
         one = d.ready + sum(d.phases.values()) + d.stop + d.release + run.profile.settle
         one += d.request * (8 + batches + prompts)
+        tiers = run.profile.expect.tiers
+        if tiers is not None and tiers.sessions is not None:
+            one += d.request + tiers.sessions.turns * TURN_SECONDS
         return (one * len(run.gate.start_names()) + 60) * 2
 
     def close(self) -> list[str]:
