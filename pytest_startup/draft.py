@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_startup import dockerrun
+from pytest_startup.profile.launch_rules import movable
 from pytest_startup.dockerrun import DockerRun
 from pytest_startup.draftoptions import Options
 from pytest_startup.launch.container.pinning import Named
@@ -103,13 +104,13 @@ class _Maker:
         found = self.look_up(name)
         if found is not None and found.id is not None:
             pinned = next(iter(found.digests), found.id)
-            self.note(f"{name} is a tag, and a tag can move; what it names now is pinned: {pinned}")
+            self.note(f"{movable(name)}; what it names now is pinned: {pinned}")
             self.draft.remarks["launch.container.image"] = f"{name} of the day on which this was written"
             return pinned
         if found is not None:
             self.note(f"{name} is not there: {found.docker} pull {name}")
         self.note(
-            f"{name} is a tag, and a tag can move; give launch.container.image the id that this prints: "
+            f"{movable(name)}; give launch.container.image the id that this prints: "
             f"docker image inspect -f '{{{{.Id}}}}' {name}"
         )
         self.draft.remarks["launch.container.image"] = (

@@ -62,6 +62,16 @@ def launcher(data: Mapping[str, Any], known: Known) -> Wrong:
         yield ("launch", "container", "context"), "both docker_host and context; expected one of them"
 
 
+#: Of what ``movable`` says, whatever the name.
+CAN_MOVE = ", and a tag can move"
+
+
+def movable(name: str) -> str:
+    """What is wrong with the name of an image that has no digest."""
+    tagged = ":" in name.rpartition("/")[2]
+    return f"{name} is a tag{CAN_MOVE}" if tagged else f"{name} names the tag latest{CAN_MOVE}"
+
+
 def image(data: Mapping[str, Any]) -> Wrong:
     """An image is named by what can't move."""
     image = value_at(data, "launch", "container", "image", kind=str)
@@ -76,7 +86,7 @@ def image(data: Mapping[str, Any]) -> Wrong:
     yield (
         path,
         (
-            f"{name} is a tag, and a tag can move; expected an image id (sha256:…) or NAME@sha256:…; "
+            f"{movable(name)}; expected an image id (sha256:…) or NAME@sha256:…; "
             "find the id to pin with: "
             f"docker image inspect -f '{{{{.Id}}}}' {name}"
         ),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_startup.launch.container import address as docker_address
+from pytest_startup.profile.launch_rules import CAN_MOVE
 from pytest_startup.profile.model import ContainerLaunch
 from pytest_startup.profile.problems import ProfileError
 
@@ -47,7 +48,7 @@ def hint(error: ProfileError, environ: Mapping[str, str]) -> str | None:
     """For a profile whose image is a tag: what to pin, or how to get the image; None: nothing to add."""
     launch = error.data.get("launch")
     container: Any = launch.get("container") if isinstance(launch, dict) else None
-    if not isinstance(container, dict) or not any(p.key == _IMAGE and " is a tag" in p.text for p in error.problems):
+    if not isinstance(container, dict) or not any(p.key == _IMAGE and CAN_MOVE in p.text for p in error.problems):
         return None
     given = [container.get(key) for key in ("image", "docker_host", "context")]
     tag, host, context = (value if isinstance(value, str) else None for value in given)
