@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_startup import dockerrun
-from pytest_startup.profile.launch_rules import movable
 from pytest_startup.dockerrun import DockerRun
 from pytest_startup.draftoptions import Options
 from pytest_startup.launch.container.pinning import Named
+from pytest_startup.profile.launch_rules import movable
 from pytest_startup.redact import Redactor, names_secret
 
 PLACEHOLDER = "0" * 64

@@ -245,7 +245,7 @@ NOTES = [
     (f"docker run --platform linux/amd64 {ID} m", "--platform linux/amd64 is not carried over: an image id is of one platform"),
     (f"docker run --health-cmd true {ID} m", "--health-cmd true is not carried over: the gate itself asks whether the engine is healthy"),
     ("docker run vllm/vllm-openai:latest m", "vllm/vllm-openai:latest is a tag, and a tag can move; give launch.container.image the id that this prints: docker image inspect -f '{{.Id}}' vllm/vllm-openai:latest"),
-    ("docker run localhost:5000/vllm/vllm-openai m", "localhost:5000/vllm/vllm-openai names the tag latest, and a tag can move; give launch.container.image the id"),
+    ("docker run localhost:5000/vllm/vllm-openai m", "localhost:5000/vllm/vllm-openai names the tag latest, and a tag can move; give launch.container.image the id that this prints: docker image inspect -f '{{.Id}}' localhost:5000/vllm/vllm-openai"),
     ("docker run $IMG m", "$IMG can't be resolved; write launch.container.image itself, as docker image inspect prints it"),
     (f"docker run {ID} m --tensor-parallel-size $(nproc)", "$(nproc) in an argument is passed on as it stands: nothing goes through a shell here"),
     (f"docker run --restart always --label a=b {ID} m", "--restart always is not carried over: an engine that comes back by itself hides that it ended"),
