@@ -14,6 +14,7 @@ import pytest
 
 from pytest_startup.launch import ports
 from pytest_startup.launch.base import StartPlan
+from pytest_startup.launch.identity import Identity, Process
 from pytest_startup.profile.model import Deadlines, Engine, Launch, ProcessLaunch, Profile
 
 FAKE = str(Path(__file__).with_name("fake_engine.py"))
@@ -96,3 +97,8 @@ def gone(pid: int) -> bool:
     except OSError:
         return True
     return state in "ZX"
+
+
+def process_row(pid: int, parent: int, session: int = 1, start: int = 1, state: str = "S") -> Process:
+    """A process as the kernel's table has it."""
+    return Process(Identity(pid, start), parent, session, session, state, f"p{pid}")

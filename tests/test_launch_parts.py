@@ -1,4 +1,4 @@
-"""The launcher's small parts: process identity, the pump, the environment, ports, memory, watching, stopping."""
+"""The launcher's small parts: process identity, the pump, the environment, ports, which process is the engine."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers_launch import LIMIT, gone, until
+from helpers_launch import LIMIT, process_row, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_startup.launch import identity, memory, ports, stopping
+from pytest_startup.launch import identity, ports
 from pytest_startup.launch.environment import engine_environment
-from pytest_startup.launch.exits import told
 from pytest_startup.launch.identity import Identity, Process, parse_stat
 from pytest_startup.launch.once import StopOnce
 from pytest_startup.launch.process.pump import Pump
-from pytest_startup.launch.process.watch import Watch
-from pytest_startup.launch.watch_facts import watch_facts
 from pytest_startup.record import Leftover
 from pytest_startup.redact import Redactor
 
@@ -89,12 +86,11 @@ ctypes.CDLL(None).syscall(SYS_EXIT, 0)
     assert process.wait(LIMIT) == 0
 
 
-def row(pid, parent, session=1, start=1, state="S"):
-    return Process(Identity(pid, start), parent, session, session, state, f"p{pid}")
-
-
 def test_descendants_parents_first_and_no_loops():
-    processes = {p.pid: p for p in [row(2, 1), row(3, 2), row(4, 3), row(5, 1), row(6, 6)]}
+    processes = {
+        p.pid: p
+        for p in [process_row(2, 1), process_row(3, 2), process_row(4, 3), process_row(5, 1), process_row(6, 6)]
+    }
     assert [p.pid for p in identity.descendants([2], processes)] == [3, 4]
     assert [p.pid for p in identity.descendants([1], processes)] == [2, 5, 3, 4]
     assert identity.descendants([6, 9], processes) == []
@@ -105,12 +101,12 @@ def test_ours_by_identity_session_and_parent():
     processes = {
         p.pid: p
         for p in [
-            row(far, 1, far, start=5),
-            row(far + 1, 1, far),  # same session, its parent has died
-            row(far + 2, far + 1, far + 2),  # left the session, still a child
-            row(far + 3, 1, far + 3),  # a stranger
-            row(far + 4, 1, far + 4, start=9),  # a known pid, used again
-            row(far + 5, far, far, state="Z"),
+            process_row(far, 1, far, start=5),
+            process_row(far + 1, 1, far),  # same session, its parent has died
+            process_row(far + 2, far + 1, far + 2),  # left the session, still a child
+            process_row(far + 3, 1, far + 3),  # a stranger
+            process_row(far + 4, 1, far + 4, start=9),  # a known pid, used again
+            process_row(far + 5, far, far, state="Z"),
         ]
     }
     known = [Identity(far, 5), Identity(far + 4, 8), Identity(far + 9, 1)]
@@ -316,199 +312,7 @@ def test_free_ports_differ_and_keep_off_the_ephemeral_range():
         lock.release()
 
 
-# memory and watching
-
-
-def test_peak_counts_shared_pages_once_and_only_grows():
-    me = [identity.look(os.getpid())]
-    held = b"x" * (64 * 2**20)
-    first = memory.sample(me, 1.0, None)
-    assert first.size > len(held)
-    assert first.measure == "pss"
-    del held
-    assert memory.sample(me, 2.0, first) is first
-    low = memory.Peak(1, 0.0, 1, "pss")
-    assert memory.sample(me, 3.0, low).seconds == 3.0
-
-
-def test_peak_without_pss_is_an_upper_bound(monkeypatch):
-    monkeypatch.setattr(memory, "proportional", lambda _pid: None)
-    peak = memory.sample([identity.look(os.getpid())], 1.0, None)
-    assert peak.measure == "rss"
-    assert peak.size > 2**20
-
-
-def test_shm_is_attributed_to_who_has_it_open():
-    name = f"test_launch_{os.getpid()}"
-    path = Path(memory.SHM, name)
-    path.write_bytes(b"x")
-    try:
-        assert memory.shm_held([os.getpid()], frozenset([name])) == frozenset()
-        with path.open():
-            assert memory.shm_held([os.getpid()], frozenset([name, "other"])) == {name}
-        assert stopping.remove_shm([name]) == ([name], [])
-        assert not path.exists()
-    finally:
-        path.unlink(missing_ok=True)
-    assert stopping.remove_shm([name, "../etc/passwd", ""]) == ([], [])
-
-
-@pytest.mark.parametrize("look", [Watch.look, Watch.pause])
-def test_a_long_lived_process_that_ends_is_lost(sleeper, look):
-    """Also when it is the stop that looks: it was gone before anybody was told to stop."""
-    changes = []
-    watch = Watch(identity.identify(os.getpid()), time.monotonic(), frozenset(), lambda: changes.append(1))
-    watch.look()
-    assert changes
-    assert identity.identify(sleeper.pid) in watch.known
-    watch._launched_at -= 60
-    watch.look()
-    assert watch.lost == []
-    sleeper.kill()
-    sleeper.wait()
-    look(watch)
-    ((pid, name, seconds, status),) = watch.lost
-    assert status is None  # it is no rank: nothing is held of it
-    assert pid == sleeper.pid
-    assert "time.sleep(600)" in name
-    assert seconds > 60
-
-
-@pytest.mark.parametrize(("end", "text"), [("kill", "was killed by SIGKILL"), ("exit", "ended with exit code 3")])
-def test_how_a_rank_was_lost_is_told(end, text):
-    code = "import sys; print(flush=True); sys.stdin.read(); sys.exit(3)"
-    argv = ["VLLM::Worker_TP1", "-c", code]
-    rank = subprocess.Popen(argv, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        rank.stdout.readline()
-        watch = Watch(identity.identify(os.getpid()), time.monotonic(), frozenset(), lambda: None)
-        watch.look()
-        watch._launched_at -= 60
-        rank.kill() if end == "kill" else rank.stdin.close()
-        os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
-        watch.pause()
-    finally:
-        rank.kill()
-        rank.wait()
-        rank.stdout.close()
-        rank.stdin.close()
-    (row,) = watch.lost
-    assert row[1].startswith("VLLM::Worker_TP1")
-    assert told(row[3]) == text
-    assert watch._handles == {}
-    (fact,) = watch_facts("head", None, watch.lost, (0, ""), str)
-    assert fact.evidence.text == f"pid {rank.pid} {text} while the engine ran (helpers do that, ranks must not)"
-
-
-def test_the_end_of_a_rank_is_not_found_late_because_samples_cost_much(monkeypatch):
-    monkeypatch.setattr("pytest_startup.launch.process.watch._SHARE", 1e-9)  # the second sample is due in years
-    argv = ["VLLM::Worker_TP1", "-c", "import sys; print(flush=True); sys.stdin.read()"]
-    rank = subprocess.Popen(argv, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    rank.stdout.readline()
-    watch = Watch(identity.identify(os.getpid()), time.monotonic() - 60, frozenset(), lambda: None)
-    try:
-        watch.look()
-        watch._seen = {one: (0.0, name) for one, (_, name) in watch._seen.items()}  # it has run for a minute
-        watch.start()
-        until(lambda: watch.peak is not None, "a sample")
-        rank.kill()
-        until(lambda: watch.lost, "the end of the rank")
-        assert (watch.lost[0][0], watch.lost[0][3]) == (rank.pid, signal.SIGKILL)
-        assert watch._noticed == set()
-    finally:
-        watch.pause()
-        rank.kill()
-        rank.wait()
-        rank.stdout.close()
-        rank.stdin.close()
-
-
-# stopping
-
-
-def test_shm_that_somebody_has_open_stays():
-    path = Path(memory.SHM, f"test_launch_held_{os.getpid()}")
-    code = f"f = open({str(path)!r}, 'wb'); print(flush=True); import time; time.sleep(600)"
-    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    try:
-        holder.stdout.readline()
-        assert stopping.remove_shm([path.name]) == ([], [path.name])
-        assert path.exists()
-    finally:
-        holder.kill()
-        holder.wait()
-        holder.stdout.close()
-    assert stopping.remove_shm([path.name]) == ([path.name], [])
-
-
-class Clock:
-    """Processes that are not there: what Ending would signal, and when."""
-
-    def __init__(self, monkeypatch, living):
-        self.now = 1000.0
-        self.sent = []
-        self.living = living
-        monkeypatch.setattr(stopping.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(stopping, "send", lambda who, number: self.sent.append((self.now, who.pid, number)))
-
-    def step(self, ending, at):
-        self.now = 1000.0 + at
-        return ending.step()
-
-
-def test_term_once_then_kill_until_gone_then_give_up(monkeypatch):
-    far = 3_000_000
-    clock = Clock(monkeypatch, [row(far, 1), row(far + 1, far)])
-    ending = stopping.Ending(lambda: clock.living, None, 5.0, 10.0)
-    assert not clock.step(ending, 0)
-    assert not clock.step(ending, 4.9)
-    assert [(pid, s) for _, pid, s in clock.sent] == [(far, signal.SIGTERM), (far + 1, signal.SIGTERM)]
-    assert not ending.killed
-    assert not clock.step(ending, 5.0)
-    assert not clock.step(ending, 14.9)
-    assert [s for _, _, s in clock.sent[2:]] == [signal.SIGKILL] * 4
-    assert clock.step(ending, 15.0)
-    assert [p.pid for p in ending.left] == [far, far + 1]
-    assert ending.killed
-
-
-def test_over_at_once_when_nothing_lives(monkeypatch):
-    clock = Clock(monkeypatch, [])
-    ending = stopping.Ending(lambda: clock.living, None, 5.0, 10.0)
-    assert clock.step(ending, 0)
-    assert (ending.left, ending.killed, clock.sent) == ((), False, [])
-
-
-def test_hurry_only_shortens(monkeypatch):
-    clock = Clock(monkeypatch, [row(3_000_000, 1)])
-    ending = stopping.Ending(lambda: clock.living, None, 5.0, 10.0)
-    ending.hurry(60.0)
-    ending.hurry(1.0)
-    clock.step(ending, 0)
-    clock.step(ending, 1.0)
-    assert [s for _, _, s in clock.sent] == [signal.SIGTERM, signal.SIGKILL]
-
-
-def test_ending_real_processes_by_group():
-    code = "import subprocess, sys, time; subprocess.Popen(['sleep', '600']); print(flush=True); time.sleep(600)"
-    leader = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE)
-    try:
-        leader.stdout.readline()
-        main = identity.identify(leader.pid)
-        mine = [main, *(p.identity for p in identity.descendants([leader.pid], identity.table()))]
-        assert len(mine) == 2
-
-        def living():
-            leader.poll()
-            return [p for i in mine if identity.alive(i) and (p := identity.look(i.pid))]
-
-        assert stopping.Ending(living, main, 10.0, 10.0).run() == ()
-        assert leader.returncode == -signal.SIGTERM
-        until(lambda: all(gone(i.pid) for i in mine), "both gone")
-    finally:
-        leader.kill()
-        leader.wait()
-        leader.stdout.close()
+# the engine among our processes
 
 
 def test_the_arguments_of_the_engine_are_those_that_the_kernel_shows(tmp_path: Path) -> None:
