@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_startup.launch.exits import ASKED, CRASHES
 from pytest_startup.launch.titles import TITLE
 from pytest_startup.ranks import parse_rank
-from pytest_startup.record import Fact, Failure
+from pytest_startup.record import OWN_END, Fact, Failure, Leftover
 
 if TYPE_CHECKING:
     from pytest_startup.launch.base import Exit
@@ -119,6 +119,18 @@ def with_loss(failure: Failure, facts: Sequence[Fact], ready: float | None, said
     where = f" of node {fact.node}" if fact.node else ""
     text = f"{title} (pid {fact.detail.get('pid')}){where} ended while the engine served; {failure.summary}"
     return replace(failure, kind="process-died", summary=text, node=fact.node, rank=rank, helps=helps, no_help=no_help)
+
+
+def late_losses(before: Sequence[Fact], after: Sequence[Fact], stop: float) -> list[Leftover]:
+    """Ranks that ended behind the observation, whose facts of the launcher are ``before``, and were missed by ``stop``
+    (seconds since launch): what ends later may end because of it, on another node even before its own turn comes."""
+    known = {fact.detail.get("pid") for fact in before if fact.name == "process.ended"}
+    lost = [f for f in after if f.name == "process.ended" and f.detail.get("pid") not in known]
+    return [
+        Leftover(OWN_END, f"{fact.value}: {fact.evidence.text}", released=False, node=fact.node)
+        for fact in lost
+        if TITLE.search(str(fact.value)) and (fact.evidence.seconds or 0.0) <= stop
+    ]
 
 
 def _went(fact: Fact) -> bool:

@@ -13,7 +13,7 @@ from pytest_startup.artifacts import ArtifactsError, RunFolder, utc_now
 from pytest_startup.asking import allowed_hosts, api_key, served_name
 from pytest_startup.deaths import Deaths, first_of
 from pytest_startup.divergence import Watcher
-from pytest_startup.ends import ENDED, with_loss, with_memory
+from pytest_startup.ends import ENDED, late_losses, with_loss, with_memory
 from pytest_startup.intake import Intake, LogReading, read_logs
 from pytest_startup.launch.base import HoldsCaches, Hurries, LaunchError, StartPlan, only_node
 from pytest_startup.launch.listeners import owner_of, pids_of
@@ -104,12 +104,14 @@ class LiveStart:
         if self.running is not None:
             if not self._stopping:
                 self._stopping, self._alone = True, self.running.exited()
-            alone = self._alone
+            alone, begun = self._alone, self._now() or 0.0
             with Stages(self.tools.tell, self.plan.name) as stages:
                 stages.now("stopping the engine")
                 left = self.running.stop()
             if self.record is not None and alone is not None:
                 left = (*left, Leftover(OWN_END, alone.text, released=False, node=alone.node))
+            elif self._process_facts is not None and self._seen.failure is None:
+                left = (*left, *late_losses(self._process_facts, self.running.facts(), begun))
         self._close_logs(anew=self._hurried)
         failure = self._seen.failure
         if failure is not None and failure.kind in ENDED and not failure.last_lines:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_startup.deaths import LOOK, Deaths, Feed, first_of
-from pytest_startup.ends import with_left_up, with_loss, with_memory, with_peer
+from pytest_startup.ends import late_losses, with_left_up, with_loss, with_memory, with_peer
 from pytest_startup.launch.exits import handle_of, status_of
 from pytest_startup.record import Evidence, Fact, Failure
 
@@ -354,3 +354,20 @@ def test_the_node_at_the_other_end_of_a_broken_connection_is_named(line: str, fa
         assert found.summary == "communication failed: node head lost its connection to node worker (10.0.0.12)"
     up = Fact("node.left_up", "reference", Evidence("process", "head", "left up", node="head"), node="head")
     assert with_peer(failure, [*facts, up]).node == "head"
+
+
+@pytest.mark.parametrize(
+    ("title", "seconds", "pid", "counts"),
+    [
+        ("VLLM::Worker_TP1", 50.0, 7, True),
+        ("VLLM::Worker_TP1", 70.0, 7, False),  # the stop had begun: on another node a rank may end of it at once
+        ("VLLM::Worker_TP1", 50.0, 4, False),  # known at the observation: the check ready judges it
+        ("/usr/bin/ninja", 50.0, 7, False),
+        ("a fork of pid 12", 50.0, 7, False),
+    ],
+)
+def test_a_rank_that_ended_behind_the_observation(title: str, seconds: float, pid: int, counts: bool) -> None:
+    before = [ended("VLLM::Worker_TP0", 20.0, pid=4)]
+    found = late_losses(before, [*before, ended(title, seconds, pid=pid)], 60.0)
+    assert [(left.kind, left.node, left.released) for left in found] == [("engine", "worker", False)] * counts
+    assert all(left.what.startswith(f"{title}: ") for left in found)

@@ -73,3 +73,29 @@ def test_own_tests_that_pass_do_not_hide_it(site: Site, more: str, failed: int, 
     assert "REJECTED  the engine did not live until it was stopped. " in out
     assert f"{failed} failed" in out or not failed, out
     assert out.count("\nextra-1: the engine ended by itself: ") == failed
+
+
+RANK = """\
+import os, pathlib, signal, time
+
+def test_that_kills_a_rank(engine):
+    def serves(seconds):
+        up = time.monotonic()
+        while time.monotonic() < up + seconds:
+            assert engine.complete("The capital of France is").status == 200
+
+    serves(3)  # what ends sooner may be a helper of the start
+    os.kill(int(pathlib.Path({pid_file!r}).read_text()), signal.SIGKILL)
+    serves(2)  # processes are looked at twice a second
+"""
+
+
+def test_a_rank_that_ends_while_the_first_process_answers(site: Site) -> None:
+    pid_file = site.folder / "rank.pid"
+    rank = {"name": "VLLM::Worker_TP1", "at": "open", "pid_file": str(pid_file)}
+    site.write({"children": [rank]}, text=quick() + WAIVED)
+    (site.folder / "test_own.py").write_text(RANK.format(pid_file=str(pid_file)))
+    code, out = Outside(site, "test_own.py").end()
+    assert code == 1, out
+    assert "ended by itself: extra-1: VLLM::Worker_TP1" in out
+    assert "1 failed" not in out
