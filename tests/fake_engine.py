@@ -125,7 +125,7 @@ class Engine:
 
     def joined(self) -> bool:
         """Is another request being answered, or asked in a moment?"""
-        until = time.monotonic() + 0.2
+        until = time.monotonic() + 0.6
         while self.running < 2 and time.monotonic() < until:
             time.sleep(0.005)
         return self.running > 1
