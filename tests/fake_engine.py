@@ -124,11 +124,17 @@ class Engine:
         return text
 
     def joined(self) -> bool:
-        """Is another request being answered, or asked in a moment?"""
+        """Is another request being answered, or asked in a moment? Then it waits until no more of them come."""
         until = time.monotonic() + 0.6
         while self.running < 2 and time.monotonic() < until:
             time.sleep(0.005)
-        return self.running > 1
+        several = self.running > 1
+        seen, since = self.running, time.monotonic()
+        while several and time.monotonic() < since + 0.2:
+            if self.running > seen:
+                seen, since = self.running, time.monotonic()
+            time.sleep(0.005)
+        return several
 
     def say(self, text: str) -> None:
         with contextlib.suppress(OSError):
