@@ -21,6 +21,7 @@ from helpers_launch import FAKE, until
 
 from pytest_startup.engines.vllm import VllmDialect
 from pytest_startup.launch.base import StartPlan
+from pytest_startup.launch.identity import look
 from pytest_startup.launch.listeners import process_tree
 from pytest_startup.launch.nodes.launcher import node_commands
 from pytest_startup.profile.load import load
@@ -235,9 +236,9 @@ class Sshd:
 
     def kill(self) -> None:
         """The server and all its sessions, at once."""
-        tree = process_tree(self.process.pid)
-        for pid in tree:
-            if pid == self.process.pid or "sshd" in Path(f"/proc/{pid}/comm").read_text():
+        for pid in process_tree(self.process.pid):
+            process = look(pid)  # one that was on its way out may have gone
+            if process is not None and (pid == self.process.pid or "sshd" in process.name):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(10)
 

@@ -108,10 +108,10 @@ def test_a_silent_partition_is_told_within_five_seconds(net, sshd, launcher, tmp
     assert all(one.released for one in left), left  # it answers again: what is gone there could be proved
 
 
-def test_what_a_dead_run_left_on_a_node_is_removed_by_the_next_one(net, sshd, tmp_path):
+def test_what_a_dead_run_left_on_a_node_is_removed_by_the_next_one(net, sshd, launcher, tmp_path):
     """The keeper there is killed together with the link: nobody is left to end the engine but the next run."""
     said: list[str] = []
-    first, second = NodesLauncher(), NodesLauncher(said.append)
+    first, second = launcher, NodesLauncher(said.append)
     child = {"setsid": True, "ignore_term": True, "pid_file": str(tmp_path / "child.pid")}
     profile = over_ssh(tmp_path, net, sshd, worker={"children": [child]})
     running = first.start(plan(profile, tmp_path))
