@@ -99,7 +99,7 @@ class Watch:
                 since, name = self._seen.pop(identity)
                 self._titles.forget(identity)
                 handle = self._handles.pop(identity, -1)
-                if seconds - since >= 4 * _INTERVAL and len(self.lost) < _MOST_LOST:
+                if seconds - since >= 4 * _INTERVAL and (TITLE.match(name) or len(self.lost) < _MOST_LOST):
                     status = status_of(identity.pid, handle) if TITLE.match(name) else None
                     self.lost.append([identity.pid, name, round(seconds, 3), status])
                 if handle >= 0:
