@@ -133,6 +133,12 @@ def late_losses(before: Sequence[Fact], after: Sequence[Fact], stop: float) -> l
     ]
 
 
+def lost_after(facts: Sequence[Fact], ready: float) -> list[Fact]:
+    """Ranks that ended after ``ready`` (seconds since launch); before, helpers of a start may bear their names."""
+    lost = [f for f in facts if f.name == "process.ended" and TITLE.search(str(f.value))]
+    return [f for f in lost if (f.evidence.seconds or 0.0) > ready]
+
+
 def _went(fact: Fact) -> bool:
     """Did a process end by itself, or because it was asked to? Its own engine does that when it shuts down."""
     status = fact.detail.get("status")

@@ -291,7 +291,9 @@ class Distributed:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         for key, data in getattr(node, "workeroutput", {}).get("startup", {}).items():
-            result = self.plugin.session.results()[key]
+            known = self.plugin.session.results()
+            # A profile that only a marker names is read by the worker alone.
+            result = known.get(key) or self.plugin.session.run(self.plugin.config.rootpath / key).result
             result.notes += [note for note in data["notes"] if note not in result.notes]
             result.left_behind |= data["left_behind"]
             result.ended |= data["ended"]

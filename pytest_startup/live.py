@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from pytest_startup import planning
 from pytest_startup.artifacts import ArtifactsError, RunFolder, run_folder, utc_now
 from pytest_startup.asking import target_of
 from pytest_startup.clean import sweep
+from pytest_startup.ends import lost_after
 from pytest_startup.gate import ENDED, NOT_RELEASED, REFERENCE, StartFailed
 from pytest_startup.launch.base import Keeps, LaunchError, StartPlan
 from pytest_startup.launch.choose import choose_launcher
@@ -114,6 +116,7 @@ class LiveGate(RecordedGate):
         try:
             self._end_current()
         finally:
+            self._tell_ends()
             if self._launcher is not None:
                 self._notes += [f"{NOT_RELEASED}{left.kind} {left.what}" for left in self._launcher.close()]
             if self._options.baseline == "propose":
@@ -127,6 +130,9 @@ class LiveGate(RecordedGate):
         if current is None or current.running is None or self._is_over(current):
             return
         running = current.running
+        if self._options.keep:
+            lost = current.losses(math.inf)
+            self._notes += [f"{ENDED}{current.plan.name}: {left.what}" for left in lost]
         if self._options.keep and running.exited() is None and isinstance(running, Keeps) and running.keep():
             text = f"{current.plan.name}: left running at {running.base_url} as asked"
             self._notes.append(f"{text}; end it with: {clean_command(self.profile)}")
@@ -196,7 +202,6 @@ class LiveGate(RecordedGate):
                 current.finish()
             finally:
                 self._keep_record(current)
-        self._tell_end(current)
         return self._records.get(current.plan.name)
 
     def _own_end(self, current: LiveStart) -> str | None:
@@ -208,16 +213,24 @@ class LiveGate(RecordedGate):
             return None
         return next((left.what for left in record.cleanup or () if left.kind == OWN_END), None)
 
-    def _tell_end(self, current: LiveStart) -> None:
-        """How an engine of the user's own tests ended: no check judges that start."""
-        name, record = current.plan.name, current.record
-        if name in self._planned or record is None or record.failure is not None:
-            return
-        for left in record.cleanup or ():
-            what = f"{left.what}" if left.kind == OWN_END else f"{left.kind} {left.what}"
-            note = f"{ENDED if left.kind == OWN_END else NOT_RELEASED}{name}: {what}"
-            if not left.released and note not in self._notes:
-                self._notes.append(note)
+    def _tell_ends(self) -> None:
+        """How those starts ended that no check has judged: of the user's own tests, or with ``cleanup`` left out."""
+        judged = self._judge.said()
+        for name, record in self._records.items():
+            if name in self._planned and (f"{name}::cleanup" in judged or record.failure is not None):
+                continue
+            if record.failure is not None:
+                self._notes.append(f"{ENDED}{name}: {record.failure.summary}")
+                continue
+            for left in record.cleanup or ():
+                own = left.kind == OWN_END
+                if not left.released:
+                    self._notes.append(
+                        f"{ENDED if own else NOT_RELEASED}{name}: {'' if own else f'{left.kind} '}{left.what}"
+                    )
+            if name not in self._planned:
+                lost = lost_after(record.facts, record.ready_seconds or 0.0)
+                self._notes += [f"{ENDED}{name}: {fact.value}: {fact.evidence.text}" for fact in lost]
 
     @contextmanager
     def _told(self, name: str) -> Iterator[None]:

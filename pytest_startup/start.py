@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -99,19 +100,27 @@ class LiveStart:
             raise KeyboardInterrupt
         return self.record or self._write()
 
+    def losses(self, until: float) -> list[Leftover]:
+        """Ranks that ended behind the observation, up to ``until`` (seconds since launch)."""
+        if self.running is None or self._process_facts is None or self._seen.failure is not None:
+            return []
+        return late_losses(self._process_facts, self.running.facts(), until)
+
     def _end(self) -> None:
         left: Sequence[Leftover] | None = None
         if self.running is not None:
             if not self._stopping:
                 self._stopping, self._alone = True, self.running.exited()
             alone, begun = self._alone, self._now() or 0.0
+            if self.tools.profile.launch.process is not None and not self.tools.profile.nodes:
+                begun = math.inf  # its keeper looks once more before it signals anybody
             with Stages(self.tools.tell, self.plan.name) as stages:
                 stages.now("stopping the engine")
                 left = self.running.stop()
             if self.record is not None and alone is not None:
                 left = (*left, Leftover(OWN_END, alone.text, released=False, node=alone.node))
-            elif self._process_facts is not None and self._seen.failure is None:
-                left = (*left, *late_losses(self._process_facts, self.running.facts(), begun))
+            else:
+                left = (*left, *self.losses(begun))
         self._close_logs(anew=self._hurried)
         failure = self._seen.failure
         if failure is not None and failure.kind in ENDED and not failure.last_lines:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,12 @@ def gone(pid: int) -> bool:
 def process_row(pid: int, parent: int, session: int = 1, start: int = 1, state: str = "S") -> Process:
     """A process as the kernel's table has it."""
     return Process(Identity(pid, start), parent, session, session, state, f"p{pid}")
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a session of its own that does nothing."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()

@@ -27,14 +27,6 @@ from pytest_startup.redact import Redactor
 pytestmark = pytest.mark.usefixtures("isolated")
 
 
-@pytest.fixture
-def sleeper():
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-    yield process
-    process.kill()
-    process.wait()
-
-
 # identity
 
 

@@ -20,14 +20,6 @@ from pytest_startup.launch.watch_facts import watch_facts
 pytestmark = pytest.mark.usefixtures("isolated")
 
 
-@pytest.fixture
-def sleeper():
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-    yield process
-    process.kill()
-    process.wait()
-
-
 def test_peak_counts_shared_pages_once_and_only_grows():
     me = [identity.look(os.getpid())]
     held = b"x" * (64 * 2**20)
@@ -130,3 +122,19 @@ def test_the_end_of_a_rank_is_not_found_late_because_samples_cost_much(monkeypat
         rank.wait()
         rank.stdout.close()
         rank.stdin.close()
+
+
+def test_ended_helpers_do_not_hide_a_rank_that_ends():
+    """A build on the spot starts hundreds of them."""
+    watch = Watch(identity.identify(os.getpid()), time.monotonic() - 60, frozenset(), lambda: None)
+    watch.lost = [[n, "ninja", 1.0, None] for n in range(1, 51)]
+    argv = ["VLLM::Worker_TP1", "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(argv, executable=sys.executable, stdin=subprocess.PIPE) as rank:
+        until(lambda: identity.command_line(rank.pid).startswith("VLLM::"), "its title")
+        watch.look()
+        watch._launched_at -= 60  # a minute later
+        watch.look()
+        rank.kill()
+    watch.look()
+    watch.pause()
+    assert [row[0] for row in watch.lost[50:]] == [rank.pid]

@@ -10,6 +10,7 @@ import pytest
 from helpers_launch import isolate, until
 from helpers_live import Outside, Site, quick
 
+from pytest_startup.clean import main as clean
 from pytest_startup.gate import ENDED
 from pytest_startup.launch.base import LaunchError
 from pytest_startup.profile.expect import Prompt
@@ -99,3 +100,53 @@ def test_a_rank_that_ends_while_the_first_process_answers(site: Site) -> None:
     assert code == 1, out
     assert "ended by itself: extra-1: VLLM::Worker_TP1" in out
     assert "1 failed" not in out
+
+
+#: Goes wrong in an own test that passes all the same.
+DIES = """\
+import contextlib, os, pathlib, signal, time
+import pytest
+
+RANK = pathlib.Path({pid_file!r})
+
+def serves(engine, seconds):
+    up = time.monotonic()
+    while time.monotonic() < up + seconds:
+        assert engine.complete("The capital of France is").status == 200
+
+def test_it(engine):
+    {body}
+"""
+KILLS_RANK = "serves(engine, 3); os.kill(int(RANK.read_text()), signal.SIGKILL)"
+
+
+@pytest.mark.parametrize(
+    ("body", "args", "said"),
+    [
+        (KILLS_RANK, (), "ended by itself: extra-1: VLLM::Worker_TP1"),
+        (f"{KILLS_RANK}; serves(engine, 2)", ("--startup-keep",), "ended by itself: restart-1: VLLM::Worker_TP1"),
+        (KILLS_RANK, ("-k", "not cleanup"), "ended by itself: restart-1: VLLM::Worker_TP1"),
+    ],
+    ids=["as the very last thing", "and is left up as asked", "of a planned start without its cleanup"],
+)
+def test_a_rank_that_ends_in_a_test_that_does_not_mind(site: Site, body: str, args: tuple[str, ...], said: str) -> None:
+    pid_file = site.folder / "rank.pid"
+    rank = {"name": "VLLM::Worker_TP1", "at": "open", "pid_file": str(pid_file)}
+    site.write({"children": [rank]}, text=quick() + WAIVED)
+    (site.folder / "test_own.py").write_text(DIES.format(pid_file=str(pid_file), body=body))
+    run = Outside(site, "test_own.py", *args)
+    try:
+        code, out = run.end()
+    finally:
+        clean(["--yes"])
+    assert code == 1, out
+    assert said in out
+
+
+def test_a_restart_that_fails_is_told_although_the_test_swallows_it(site: Site) -> None:
+    site.write({}, {}, {"exit": {"at": "start", "code": 3}}, text=quick() + WAIVED)
+    body = "import contextlib, pytest\n\ndef test_it(restart):\n    with contextlib.suppress(pytest.fail.Exception):\n"
+    (site.folder / "test_own.py").write_text(body + "        restart()\n")
+    code, out = Outside(site, "test_own.py").end()
+    assert code == 1, out
+    assert "ended by itself: extra-1: " in out

@@ -85,11 +85,11 @@ def _total(record: StartRecord, tier: Tier, name: str) -> tuple[float | None, li
     cache: they alone count for ``external``, and not at all for ``prefix``.
     """
     facts = [f for f in record.named(name) if common.number(f.value) is not None and f.evidence.source != "log"]
-    facts = [f for f in facts if f.evidence.source == "workload"] or facts
     if tier.key == "external" and record.named("workload.sessions"):
         facts = [f for f in facts if f.detail.get("window") == RETURNS]
     elif tier.key == "prefix":
         facts = [f for f in facts if "window" not in f.detail]
+    facts = [f for f in facts if f.evidence.source == "workload"] or facts
     return (sum(common.number(f.value) or 0.0 for f in facts) if facts else None), facts
 
 
@@ -100,7 +100,8 @@ def _judge(judging: common.Judging, start: StartRecord, tier: Tier, least: float
     expected = f"at least {common.percent(least)}" if least else "some use by the workload"
     returns = any(f.detail.get("window") == RETURNS for f in facts) and tier.key == "external"
     if used is None or offered is None:
-        rate = _rate_of_log(start, tier)
+        sessions = tier.key == "external" and start.named("workload.sessions")
+        rate = None if sessions else _rate_of_log(start, tier)  # the log's is of all that was ever asked
         if rate is not None and common.number(rate.value):
             judging.saw(rate)
             value = (common.number(rate.value) or 0.0) / 100
