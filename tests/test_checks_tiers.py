@@ -17,6 +17,8 @@ def counters(kind: str, used: int, offered: int) -> tuple[Fact, ...]:
     return tuple(fact(n, v, source="endpoint") for n, v in zip(names, (used, offered), strict=True))
 
 
+PREFIX = ("cache.prefix_hits", "cache.prefix_queries")
+
 CASES = {
     "external hits": (ExpectTiers(external=True), counters("external", 977, 1000), PASSED, ()),
     "external never hit": (
@@ -57,6 +59,18 @@ CASES = {
     "only the log's percentage": (
         ExpectTiers(external=0.9),
         (fact("cache.external_hit_rate", 0.0), fact("cache.external_hit_rate", 97.7)),
+        PASSED,
+        (),
+    ),
+    "the log's percentage says nothing of sessions": (
+        ExpectTiers(external=0.9),
+        (fact("cache.external_hit_rate", 99.0), fact("workload.sessions", 1152, source="workload")),
+        NOT_OBSERVABLE,
+        ("nothing shows whether the external cache tier was used",),
+    ),
+    "sessions do not hide the prefix cache's totals": (
+        ExpectTiers(prefix=True),
+        (*counters("prefix", 600, 1000), *(fact(n, 0, source="workload", window="returns") for n in PREFIX)),
         PASSED,
         (),
     ),

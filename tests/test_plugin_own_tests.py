@@ -117,7 +117,8 @@ def test_a_test_that_needs_a_profile_says_so(pytester: pytest.Pytester) -> None:
     assert result.stdout.str().count("this test needs a profile: --startup-profile, PYTEST_STARTUP_PROFILE,") >= 2
 
 
-def test_a_profile_of_its_own_by_marker(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("workers", [(), ("-n", "1", "-p", "xdist")], ids=["alone", "xdist"])
+def test_a_profile_of_its_own_by_marker(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     use(pytester)
     pytester.path.joinpath("second.yaml").write_text(PROFILE.replace("name: demo", "name: second"))
     pytester.makepyfile(
@@ -132,9 +133,11 @@ def test_a_profile_of_its_own_by_marker(pytester: pytest.Pytester) -> None:
             assert startup_profile.name == "demo"
         """
     )
-    result = run(pytester, "-v")
+    result = run(pytester, "-v", *workers, outside=bool(workers))
     result.assert_outcomes(passed=11)
-    result.stdout.fnmatch_lines(["*::test_a[[]second] PASSED*", "*::test_b PASSED*"])
+    out = result.stdout.str()
+    assert "INTERNALERROR" not in out
+    assert all(f"test_a_profile_of_its_own_by_marker.py::{name}" in out for name in ("test_a[second]", "test_b"))
 
 
 def test_several_profiles_run_a_test_once_each(pytester: pytest.Pytester) -> None:
