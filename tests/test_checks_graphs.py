@@ -51,6 +51,13 @@ CASES = {
             "expected steps of serving in mode FULL",
         ),
     ),
+    "a table that was cut after a long prompt": (
+        ExpectGraphs(),
+        BOTH,
+        (*BOTH, served("NONE", 1, 900)),
+        PASSED,
+        (),
+    ),
     "only piecewise ones replayed": (
         ExpectGraphs(),
         BOTH,

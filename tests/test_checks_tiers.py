@@ -42,6 +42,12 @@ CASES = {
             "from expect.tiers.external",
         ),
     ),
+    "more hits than queries": (
+        ExpectTiers(external=True),
+        counters("external", 900, 100),
+        FAILED,
+        ("the external cache tier is said to have given more than it was asked for", "900 of 100 tokens"),
+    ),
     "prefix often enough": (ExpectTiers(prefix=0.5), counters("prefix", 600, 1000), PASSED, ()),
     "speculation accepted": (ExpectTiers(spec_decode=0.5), counters("spec", 2581, 4626), PASSED, ()),
     "speculation never accepted": (

@@ -209,6 +209,12 @@ def test_reused_prompts_that_are_refused_are_sent_as_fewer_words(server: FaultSe
     assert measure(target(server), ExpectThroughput(concurrency=(1,), output_tokens=4, repeats=1)).failures == ()
 
 
+def test_a_page_of_a_proxy_is_no_counter_of_zero(server: FaultServer) -> None:
+    server.on("/metrics", reply(200, b"<html>moved</html>"), reply(200, AFTER.encode()))
+    found = measure(target(server), ExpectThroughput(concurrency=(1,), output_tokens=4, repeats=1))
+    assert [f.name for f in found.facts if f.name.startswith("cache.")] == []
+
+
 def test_without_a_metrics_endpoint_there_are_no_counter_facts(server: FaultServer) -> None:
     facts = run(server, ExpectThroughput(concurrency=(1,), output_tokens=4, repeats=1)).facts
     assert {f.name for f in facts} <= {"host.cpu_pressure"}

@@ -19,6 +19,9 @@ KINDS = {
     "FULL_AND_PIECEWISE": frozenset({"FULL", "PIECEWISE"}),
 }
 
+#: Steps of serving below which their table may have been cut between a long prompt and what was decoded after it.
+ENOUGH = 16
+
 
 def check(profile: Profile, reference: StartRecord | None, start: StartRecord, baseline: Baseline | None) -> Verdict:
     """Judges captures against the profile, the baseline and the reference, then the mode, sizes and downgrades."""
@@ -135,7 +138,7 @@ def _served(judging: common.Judging, start: StartRecord, now: Mapping[str, tuple
     judging.numbers.update({f"steps {kind}": count for kind, count in steps.items()})
     typed = {k.rpartition(",")[2].strip().upper() for k, (done, _) in now.items() if done} & {"FULL", "PIECEWISE"}
     wanted = "FULL" if "FULL" in typed else "PIECEWISE"
-    if typed and not steps.get(wanted):
+    if typed and not steps.get(wanted) and sum(steps.values()) >= ENOUGH:
         seen = [f"{kind}: {count:,} steps" for kind, count in steps.items()]
         judging.failed(
             f"{wanted} graphs were captured and serving never used them: {common.listed(seen)}",

@@ -136,6 +136,16 @@ def _judge(judging: common.Judging, start: StartRecord, tier: Tier, least: float
             source,
         )
         return
+    if used > offered:
+        judging.failed(
+            f"the {tier.name} is said to have given more than it was asked for",
+            f"at most {common.shown(offered, tier.unit)}",
+            seen,
+            facts,
+            ("these counters are not what they are called: read them at the metrics endpoint",),
+            source,
+        )
+        return
     judging.numbers[f"{tier.name} %"] = round(used / offered * 100, 1)
     if used / offered < least:
         _too_low(judging, tier, used / offered, expected, seen, facts, source, returns)

@@ -128,7 +128,8 @@ class CounterWindow:
     def _metrics(self) -> str:
         path = self._target.endpoints.metrics
         answer = self._target.http.get(path) if path else None
-        return answer.text if answer is not None and answer.ok else ""
+        text = answer.text if answer is not None and answer.ok else ""
+        return "" if text.lstrip().startswith("<") else text  # a page of a proxy is no counter of 0
 
 
 def reuse_prompts(target: Target, seed: int, times: int) -> list[Completion]:
