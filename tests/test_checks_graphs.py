@@ -21,8 +21,9 @@ def mode(name: str, requested: bool = False) -> Fact:
     return fact("graphs.mode", name, **({"requested": True} if requested else {}))
 
 
-def served(kind: str, steps: int, least: int = 1) -> Fact:
-    return fact("graphs.served", {"kind": kind, "steps": steps, "least": least}, line=90)
+def served(kind: str, steps: int, padded: int = 1) -> Fact:
+    """Two rows; the larger one is shown."""
+    return fact("graphs.served", {"kind": kind, "steps": steps - 1, "padded": padded}, line=90, total=steps)
 
 
 BOTH = (bar(PIECEWISE, 19), bar(FULL, 11))

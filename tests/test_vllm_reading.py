@@ -30,6 +30,13 @@ def test_a_start():
     assert not any("sesame" in f.evidence.text for f in facts)
 
 
+def test_a_whole_number_with_a_fraction_behind_it_is_a_damaged_line():
+    line = "[2026-11-29 12:00:09 TP0] KV Cache is allocated. #tokens: 5539718{}, K size: 18.49 GB, V size: 18.49 GB\n"
+    for behind, expected in (("", [5539718]), ("1.1", [])):
+        facts, _ = read([line.format(behind).encode()], Reader(tables("sglang")))
+        assert values(facts, "kv.tokens") == expected
+
+
 ROWS = ("16 | 16 | 0 | FULL | 255", "1 | 1 | 0 | FULL | 31", "415 | 415 | 0 | NONE | 1", "9 | 16 | 7 | FULL | 100")
 
 
@@ -38,10 +45,12 @@ def test_rows_of_the_graph_statistics_are_added_up_by_mode():
     head = "(APIServer pid=9) INFO 06-07 11:57:59 [cuda_graph.py:129] "
     title = f"{head}| Unpadded Tokens | Padded Tokens | Num Paddings | Runtime Mode | Count |\n"
     facts, _ = read_text(COLD + (title + "".join(f"{head}| {row} |\n" for row in ROWS)) * 50)
-    assert values(facts, "graphs.served") == [
-        {"kind": "FULL", "steps": 50 * 386, "least": 1},
-        {"kind": "NONE", "steps": 50, "least": 415},
+    served = [f for f in facts if f.name == "graphs.served"]
+    assert [(f.value, f.detail["reports"], f.detail["total"]) for f in served] == [
+        ({"kind": "FULL", "steps": 255, "padded": 16}, 150, 50 * 386),
+        ({"kind": "NONE", "steps": 1, "padded": 415}, 50, 50),
     ]
+    assert all(f"| {f.value['steps']} |" in f.evidence.text for f in served)  # what the line says, not a sum
 
 
 def test_several_starts_in_one_file():

@@ -131,7 +131,7 @@ def _served(judging: common.Judging, start: StartRecord, now: Mapping[str, tuple
     steps: dict[str, int] = {}
     for fact in facts:
         kind = str(fact.member("kind"))
-        steps[kind] = steps.get(kind, 0) + int(common.number(fact.member("steps")) or 0)
+        steps[kind] = steps.get(kind, 0) + int(common.number(fact.detail.get("total", fact.member("steps"))) or 0)
     if not facts:
         return
     judging.saw(*facts)

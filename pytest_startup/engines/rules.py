@@ -20,6 +20,8 @@ TEXT_LIMIT = 400
 #: Longer numbers are damage, and Python refuses to read very long ones.
 _DIGITS = 30
 _WORTH_IT = 1000
+#: Behind a whole number it shows that the line was damaged: the number is another.
+_FRACTION = re.compile(r"\.\d")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
@@ -34,8 +36,8 @@ class Rule:
     ``Fact.detail`` (numbers where they look like numbers). Without a group ``value`` the whole match is the text.
     ``every``: use each match of the line, not only the first. ``bar``: the line is a progress bar, only its last state
     counts (groups ``done`` and ``total``; 0 of N is no statement). ``tally``: a row of a table that comes again and
-    again; rows of one ``kind`` are one fact, ``steps`` added up, ``least`` the smallest. ``by`` who prints it (API, EC,
-    W, R each rank, 1 local rank 0, G global rank 0), ``versions`` where the wording occurs. ``example`` must match,
+    again; of the rows of one ``kind`` that with the most ``steps`` is kept, and their total. ``by`` who prints it (API,
+    EC, W, R each rank, 1 local rank 0, G global rank 0), ``versions`` where the wording occurs. ``example`` must match,
     ``counter`` must not.
     """
 
@@ -195,7 +197,8 @@ def _fact(compiled: _Compiled, match: re.Match[str], line: Line, proof: Evidence
         if raw is None:
             return None
         value = number(raw)
-        if value is None:
+        end = match.end("value")
+        if value is None or (rule.kind == "integer" and _FRACTION.match(match.string, end)):
             return None
     elif rule.kind == "list":
         value = [item for part in (raw or "").split(",") if (item := member(part.strip(" '\"\t"))) != ""]

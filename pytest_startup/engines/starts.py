@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -109,16 +109,17 @@ class Start:
         return before if again or before.value.get("total") != value.get("total") else None
 
     def tally(self, fact: Fact) -> None:
-        """Add a row of a table that the engine prints again and again to what those of its kind say so far."""
+        """Of the rows of a table that the engine prints again and again, keep the one of each kind with the most steps;
+        how many rows there were, and their steps together, go with it."""
         row = fact.value if isinstance(fact.value, dict) else {}
         key = (fact.name, row.get("kind"), fact.rank, fact.engine, fact.node)
         before = self.tallies.get(key)
-        if before is None or not isinstance(before.value, dict):
-            self.tallies[key] = fact
-            return
-        steps, least = (_whole(before.value, "steps") + _whole(row, "steps"), _whole(before.value, "least"))
-        value = {**before.value, "steps": steps, "least": min(least, _whole(row, "least"))}
-        self.tallies[key] = replace(before, value=value)
+        detail = {**fact.detail, "reports": 1, "total": _steps(fact)}
+        if before is not None:
+            detail["reports"] = _whole(before.detail.get("reports")) + 1
+            detail["total"] = _whole(before.detail.get("total")) + _steps(fact)
+        most = fact if before is None or _steps(fact) > _steps(before) else before
+        self.tallies[key] = replace(most, detail=detail)
 
     def _go_on(self, key: tuple[object, ...], fact: Fact) -> None:
         """A record of another process broke the bar's line, and with the line break it lost its prefix: the bar that is
@@ -139,8 +140,11 @@ class Start:
             del self.bars[best]
 
 
-def _whole(row: Mapping[str, JSON], name: str) -> int:
-    value = row.get(name)
+def _steps(fact: Fact) -> int:
+    return _whole(fact.value.get("steps")) if isinstance(fact.value, dict) else 0
+
+
+def _whole(value: JSON) -> int:
     return value if isinstance(value, int) else 0
 
 

@@ -63,7 +63,7 @@ GRAPHS = (
     Rule(
         "graphs.served",
         ("| FULL", "| PIECEWISE", "| NONE"),
-        r"^\| *\d+ *\| *(?P<least>\d+) *\| *\d+ *\| *(?P<kind>FULL|PIECEWISE|NONE) *\| *(?P<steps>\d+) *\|$",
+        r"^\| *\d+ *\| *(?P<padded>\d+) *\| *\d+ *\| *(?P<kind>FULL|PIECEWISE|NONE) *\| *(?P<steps>\d+) *\|$",
         "| 16              | 16            | 0            | FULL         | 255   |",
         "| Unpadded Tokens | Padded Tokens | Num Paddings | Runtime Mode | Count |",
         "members",
