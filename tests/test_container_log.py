@@ -96,12 +96,12 @@ def logs(draw: st.DrawFn) -> list[tuple[float, bytes]]:
     """Times that grow, with small steps back, as two writers make them; some lines come in pieces of one time."""
     moment, out = 1000.0, []
     for number in range(draw(st.integers(0, 40))):
-        moment += draw(st.sampled_from([0.0, 0.001, 0.4, 1.0, 3.0, 9.0]))
+        moment = round(moment + draw(st.sampled_from([0.0, 0.001, 0.4, 1.0, 3.0, 9.0])), 3)
         back = draw(st.sampled_from([0.0, 0.0, 0.01]))
         pieces = draw(st.sampled_from([1, 1, 1, 3]))
         for piece in range(pieces):
             end = b"\n" if piece == pieces - 1 else b""
-            out.append((moment - (back if pieces == 1 else 0.0), b"%d.%d" % (number, piece) + end))
+            out.append((round(moment - (back if pieces == 1 else 0.0), 3), b"%d.%d" % (number, piece) + end))
     return out
 
 

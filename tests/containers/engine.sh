@@ -25,6 +25,13 @@ start() {
   local old path=$PATH
   old=$(cat "$folder/docker.pid" 2>/dev/null || true)
   if alive "$old"; then echo "unix://$folder/docker.sock"; return 0; fi
+  # A killed engine's own containerd goes a moment later; two of them on one folder are the end of the new engine.
+  for old in /proc/[0-9]*/cmdline; do
+    old=${old#/proc/}; old=${old%/cmdline}
+    { tr '\0' ' ' < "/proc/$old/cmdline"; } 2>/dev/null | grep -q "^containerd --config $folder/exec/" || continue
+    kill -9 "$old" 2>/dev/null || true
+    ended "$old" 100 || true
+  done
   rm -f "$folder/docker.pid" "$folder/docker.sock" "$folder/exec/containerd/containerd.pid"
   if [ -n "${FAKE_GPU:-}" ]; then
     # dockerd knows its GPU driver only if this program is on its path when it starts; runc runs it as a hook.
