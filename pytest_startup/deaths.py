@@ -1,4 +1,4 @@
-"""A rank that dies while its engine starts: seen in the process table, long before the API server gives up.
+"""A rank that dies while its engine starts or serves: seen in the process table, long before the API server gives up.
 
 vLLM 0.26.0 took 3 s after a killed engine core, and 14 s after a killed worker, to end by itself.
 """
@@ -33,14 +33,18 @@ class Deaths:
     """Feed it as ``divergence.Watcher``: it looks at the process table now and then, whatever the facts are.
 
     ``pids`` are all processes of the start; None (no table of this host shows them): nothing is ever found. ``phase``
-    tells where the start stands. A process without a title of its own that ends is none of the engine's ranks, but one
-    that was killed explains why one of them ended soon after it: ranks get their titles late. A context manager: it
-    holds a file descriptor of each process that it has found.
+    tells where the start stands, until its caller says that it is ``ready``. A process without a title of its own that
+    ends is none of the engine's ranks, but one that was killed explains why one of them ended soon after it: ranks get
+    their titles late. A context manager: it holds a file descriptor of each process that it has found.
     """
 
-    def __init__(self, pids: Callable[[], Collection[int]] | None, phase: Callable[[], str]) -> None:
+    def __init__(
+        self, pids: Callable[[], Collection[int]] | None, phase: Callable[[], str], node: str | None = None
+    ) -> None:
+        self.ready = False
         self._pids = pids
         self._phase = phase
+        self._node = node
         self._known: dict[Identity, str] = {}
         self._handles: dict[Identity, int] = {}
         self._titles = Titles()
@@ -116,14 +120,17 @@ class Deaths:
         kind = "process-died" if status is None else "ended"
         if status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) not in ASKED:
             kind = "crashed" if os.WTERMSIG(status) in CRASHES else "killed"
-        phase = self._phase()
+        phase = "serving" if self.ready else self._phase()
+        when = (
+            "while the engine served" if self.ready else "before the engine was ready, while its first process ran on"
+        )
         helps, no_help = advice(kind, phase) if kind != "ended" else ((), ())
         return Failure(
             phase=phase,
             kind=kind,
-            summary=f"{called} (pid {identity.pid}) {told(status)} before the engine was ready, while its first process"
-            " ran on",
+            summary=f"{called} (pid {identity.pid}) {told(status)} {when}",
             rank=called.partition("Worker_")[2] or None,
+            node=self._node,
             after_seconds=round(now, 3),
             helps=helps,
             no_help=no_help,

@@ -15,12 +15,14 @@ from pytest_startup.launch.listeners import pids_of, who_listens
 from pytest_startup.observe import caches, endpoints
 from pytest_startup.observe.ready import start_time
 from pytest_startup.record import Completion, Evidence, Fact, Failure, ThroughputSample
+from pytest_startup.vigil import Vigil
 from pytest_startup.workload import quality, sessions, throughput
 from pytest_startup.workload.completions import Target, ask, completions_together, ready_completions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_startup.deaths import Deaths
     from pytest_startup.engines.base import Dialect
     from pytest_startup.launch.base import Running
     from pytest_startup.profile.expect import ExpectSessions
@@ -65,18 +67,21 @@ class Observation:
         profile: Profile,
         dialect: Dialect,
         running: Running,
+        deaths: Deaths,
         port: int,
         seen: Seen,
         last_lines: Callable[[], tuple[Evidence, ...]],
     ) -> None:
         self._profile, self._dialect, self._running, self._port, self._seen = profile, dialect, running, port, seen
         self._last_lines = last_lines
+        self._target = target_of(profile, dialect, running)
+        self._vigil = Vigil(running, deaths, self._target.http.cancel)
 
     def run(self, folder: Path, redactor: Redactor, stages: Stages) -> None:
         """All of it, in order; what comes behind the engine's end is left out. ``folder`` keeps the answers."""
         seen, expect = self._seen, self._profile.expect
-        target = target_of(self._profile, self._dialect, self._running)
-        try:
+        target = self._target
+        with target.http, self._vigil:
             stages.now("first completions")
             seen.completions += ready_completions(target, expect.completion)
             stages.now("endpoints")
@@ -99,8 +104,7 @@ class Observation:
             if not self._ended() and seen.failure is None:
                 stages.now("health after the workload")
                 self._still_serves(target)
-        finally:
-            target.http.close()
+        self._ended()
 
     def _serves(self) -> bool:
         """Is there still something to measure? Not when the engine has ended, or has left a request unanswered."""
@@ -141,7 +145,7 @@ class Observation:
         self._seen.throughput = measured.samples
         self._seen.facts += measured.facts
         self._seen.completions += measured.failures
-        if measured.stopped is not None:
+        if measured.stopped is not None and not self._ended():
             self._seen.notes.append(f"throughput: {measured.stopped}")
 
     def _sessions(self, target: Target, expect: ExpectSessions, stages: Stages) -> None:
@@ -152,7 +156,7 @@ class Observation:
         held = sessions.run(target, expect, on_turn=told)
         self._seen.facts += held.facts
         self._seen.completions += held.failures
-        if held.stopped is not None:
+        if held.stopped is not None and not self._ended():
             self._seen.notes.append(f"sessions: {held.stopped}")
 
     def _still_serves(self, target: Target) -> None:
@@ -171,7 +175,8 @@ class Observation:
         seen.facts.append(Fact("endpoint.health_after", fine, where, detail={"keep": True}))
         if fine:
             return
-        self._running.wait_exit(LAST_BREATH)
+        if not self._ended():
+            self._running.wait_exit(LAST_BREATH)
         if not self._ended():
             text = f"the engine served no more after the workload: {'; '.join(texts)}"
             seen.failure = Failure(
@@ -180,11 +185,13 @@ class Observation:
             )  # fmt: skip
 
     def _ended(self) -> bool:
-        """Has the engine ended while it served? Then the failure is noted."""
-        ended = self._running.exited()
-        if ended is not None and self._seen.failure is None:
+        """Has the engine, or a rank of it, ended while it served? Then the failure is noted."""
+        ended, lost = self._running.exited(), self._vigil.failure
+        if self._seen.failure is None:
+            self._seen.failure = lost
+        if self._seen.failure is None and ended is not None:
             self._seen.failure = failure_of(ended, "while it served", "serving", self._now())
-        return ended is not None
+        return ended is not None or lost is not None
 
     def _now(self) -> float:
         return round(time.monotonic() - self._running.launched_at, 3)

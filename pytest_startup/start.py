@@ -111,12 +111,15 @@ class LiveStart:
         if self.running is not None:
             if not self._stopping:
                 self._stopping, self._alone = True, self.running.exited()
-            alone, begun = self._alone, self._now() or 0.0
-            if self.tools.profile.launch.process is not None and not self.tools.profile.nodes:
-                begun = math.inf  # its keeper looks once more before it signals anybody
+            begun = self._now() or 0.0
+            if not self.tools.profile.nodes:
+                begun = math.inf  # who watches it looks once more before anybody is told to stop
             with Stages(self.tools.tell, self.plan.name) as stages:
                 stages.now("stopping the engine")
                 left = self.running.stop()
+            alone, behind = self._alone, self.running.exited()
+            if alone is None and behind is not None and behind.alone:
+                alone = behind
             if self.record is not None and alone is not None:
                 left = (*left, Leftover(OWN_END, alone.text, released=False, node=alone.node))
             else:
@@ -163,10 +166,10 @@ class LiveStart:
             sampler.start(self.running.launched_at)
             seen.launch_clock = time.time() - (time.monotonic() - self.running.launched_at)
             stages.now("")
-            if self._wait(self.running):
-                self.tools.tell(f"{self.plan.name}: ready after {seen.ready_seconds:.1f} s; completions and workload")
-                observation = Observation(profile, self.tools.dialect, self.running, self.plan.port, seen, self._last)
-                observation.run(self.plan.folder / "endpoints", self.tools.run.redactor, stages)
+            with Deaths(pids_of(self.running), self._phase, only_node(self.running.logs)) as deaths:
+                if self._wait(self.running, deaths):
+                    deaths.ready = True
+                    self._observe(self.running, deaths, stages)
             stages.now("looking at memory and caches")
             seen.wall_seconds = self._now()
             seen.facts += sampler.facts(after=seen.failure is None) if here else []
@@ -178,7 +181,17 @@ class LiveStart:
             if nvml is not None:
                 nvml.close()
 
-    def _wait(self, running: Running) -> bool:
+    def _observe(self, running: Running, deaths: Deaths, stages: Stages) -> None:
+        """Ask the engine for everything, as long as it lives."""
+        self.tools.tell(f"{self.plan.name}: ready after {self._seen.ready_seconds:.1f} s; completions and workload")
+        profile, dialect, port = self.tools.profile, self.tools.dialect, self.plan.port
+        observation = Observation(profile, dialect, running, deaths, port, self._seen, self._last)
+        observation.run(self.plan.folder / "endpoints", self.tools.run.redactor, stages)
+
+    def _phase(self) -> str:
+        return self._follow.progress().phase if self._follow is not None else "launch"
+
+    def _wait(self, running: Running, deaths: Deaths) -> bool:
         """Follow the logs until ready; False: not ready, and the failure is noted."""
         profile, seen, dialect = self.tools.profile, self._seen, self.tools.dialect
         self._followers = [Follower(log) for log in running.logs]
@@ -194,8 +207,7 @@ class LiveStart:
             api_key=api_key(profile),
             owner=owner_of(running),
         )
-        deaths = Deaths(pids_of(running), lambda: follow.progress().phase)
-        with watch, deaths:
+        with watch:
             wait = Wait(
                 running=running,
                 follow=follow,

@@ -56,6 +56,7 @@ class Fault:
     ready: str = "20s"
 
 
+RANK = {"name": "VLLM::Worker_TP1", "at": "open"}
 OOM = "(EngineCore pid=1) ERROR 11-29 15:00:00 [core.py:1] torch.OutOfMemoryError: CUDA out of memory."
 NOT_READY = {"reference::ready": "failed", "reference::phases": "failed"}
 HALF = {"replace": {"262,144": "131,072"}, "kv_tokens": 131072}
@@ -155,6 +156,14 @@ FAULTS = {
         r"the engine ended while it served \(exit code 0\): .* ended with exit code 0",
         "ended",
         "serving",
+    ),
+    "a rank is killed and the next answer never comes": Fault(
+        ({"children": [{**RANK, "die_at": "requests:3"}], "completion": [*["good"] * 3, "never"]},),
+        {"reference::ready": "failed"},
+        r"^VLLM::Worker_TP1 \(pid \d+\) was killed by SIGKILL while the engine served$",
+        "killed",
+        "serving",
+        helps="who else may have sent the signal",
     ),
     "health 200 and no answer any more": Fault(
         ({"completion": ["good", "never"]},),

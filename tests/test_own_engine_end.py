@@ -117,6 +117,9 @@ def serves(engine, seconds):
 def test_it(engine):
     {body}
 """
+KILLS_ENGINE = (
+    "pid = next(f.value for f in engine.record.facts if f.name == 'process.pid'); os.kill(pid, signal.SIGKILL)"
+)
 KILLS_RANK = "serves(engine, 3); os.kill(int(RANK.read_text()), signal.SIGKILL)"
 
 
@@ -126,13 +129,22 @@ KILLS_RANK = "serves(engine, 3); os.kill(int(RANK.read_text()), signal.SIGKILL)"
         (KILLS_RANK, (), "ended by itself: extra-1: VLLM::Worker_TP1"),
         (f"{KILLS_RANK}; serves(engine, 2)", ("--startup-keep",), "ended by itself: restart-1: VLLM::Worker_TP1"),
         (KILLS_RANK, ("-k", "not cleanup"), "ended by itself: restart-1: VLLM::Worker_TP1"),
+        (KILLS_ENGINE, ("-k", "not cleanup"), "ended by itself: restart-1: the engine's process"),
+        (KILLS_ENGINE, (), "ended by itself: extra-1: the engine's process"),
     ],
-    ids=["as the very last thing", "and is left up as asked", "of a planned start without its cleanup"],
+    ids=[
+        "as the very last thing",
+        "and is left up as asked",
+        "of a planned start without its cleanup",
+        "the whole engine without its cleanup",
+        "the whole engine as the very last thing",
+    ],
 )
-def test_a_rank_that_ends_in_a_test_that_does_not_mind(site: Site, body: str, args: tuple[str, ...], said: str) -> None:
+def test_what_ends_in_a_test_that_does_not_mind(site: Site, body: str, args: tuple[str, ...], said: str) -> None:
     pid_file = site.folder / "rank.pid"
     rank = {"name": "VLLM::Worker_TP1", "at": "open", "pid_file": str(pid_file)}
-    site.write({"children": [rank]}, text=quick() + WAIVED)
+    # What held much memory is on its way out for a while.
+    site.write({"children": [rank], "allocate": 1 << 30}, text=quick() + WAIVED)
     (site.folder / "test_own.py").write_text(DIES.format(pid_file=str(pid_file), body=body))
     run = Outside(site, "test_own.py", *args)
     try:

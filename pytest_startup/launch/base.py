@@ -43,13 +43,15 @@ class Exit:
     """The engine, or a part without which it can't serve, has ended. ``code`` < 0: killed by that signal.
 
     ``reason``: exited, killed, oom-killed, container-gone, daemon-lost; with nodes also node-lost, not-met (peers that
-    did not come), step-failed (a step of the profile, before the engine) and not-started.
+    did not come), step-failed (a step of the profile, before the engine) and not-started. ``alone``: it is known that
+    nobody had asked it to end, also where that is only seen behind a stop.
     """
 
     node: str
     code: int | None
     reason: str
     text: str
+    alone: bool = False
 
 
 class LaunchError(Exception):

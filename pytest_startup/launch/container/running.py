@@ -19,7 +19,7 @@ from pytest_startup.launch.container.file_log import Earlier, FilePump
 from pytest_startup.launch.container.log import LogPump, Position
 from pytest_startup.launch.container.processes import ContainerProcesses
 from pytest_startup.launch.container.watch import Boot, Watcher
-from pytest_startup.launch.identity import shown_arguments
+from pytest_startup.launch.identity import identify, shown_arguments
 from pytest_startup.launch.listeners import who_listens
 from pytest_startup.launch.memory import shm_names
 from pytest_startup.launch.once import StopOnce
@@ -34,6 +34,8 @@ from pytest_startup.redact import Redactor
 _OPENED = 10.0
 #: Seconds for the rest of a log to arrive after the container has ended.
 _REST = 10.0
+#: Seconds within which the end of a container shows whose first process is seen to have gone.
+_FINDS_OUT = 2.0
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class ContainerRunning:
         self._logs = (NodeLog(node, folder / "engine.log", folder / "lines.tsv"),)
         self._stop = StopOnce(plan.profile.deadlines.stop, self._end)
         self.kept = False
+        self._alone: Exit | None = None
         boot = launched.boot
         self._processes: ContainerProcesses | None = None
         if boot.main is not None:
@@ -170,7 +173,8 @@ class ContainerRunning:
         return self._pump.position if isinstance(self._pump, LogPump) else self._launched.position
 
     def exited(self) -> Exit | None:
-        return self._watcher.exited()
+        ended = self._watcher.exited()
+        return replace(ended, alone=True) if ended is not None and ended is self._alone else ended
 
     def wait_exit(self, timeout: float) -> Exit | None:
         return self._watcher.wait(timeout)
@@ -234,6 +238,9 @@ class ContainerRunning:
         begin = time.monotonic()
         if self._processes is not None:
             self._processes.pause()
+            main = self._launched.boot.main
+            if main is not None and identify(main.pid) != main:  # the daemon is about to find it out
+                self._alone = self._watcher.wait(_FINDS_OUT)
         interrupted = self._stop_engine(limit)
         return self._prove(begin, limit), interrupted
 

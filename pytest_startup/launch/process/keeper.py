@@ -215,7 +215,8 @@ class Keeper:
             if pid == self._main.pid and not self._exited:
                 self._exited = True
                 self._pump.drain()
-                self._say("exit", code=os.waitstatus_to_exitcode(status), at=time.monotonic())
+                code, alone = os.waitstatus_to_exitcode(status), self._ending is None
+                self._say("exit", code=code, at=time.monotonic(), alone=alone)
 
     def _read_commands(self) -> None:
         data = os.read(0, 65536)
@@ -248,6 +249,7 @@ class Keeper:
     def _end(self, limit: float, give_up: float) -> None:
         if self._ending is None:
             self._watch.pause()
+            self._reap()  # who has gone by now did so by itself
             self._ending = stopping.Ending(self._watch.living, self._main, limit, give_up)
         else:
             self._ending.hurry(limit)

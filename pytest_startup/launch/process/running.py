@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ class ProcessRunning:
         if self._exit is None:
             event = self._link.event("exit")
             if event is not None:
-                self._exit = self._describe(int(event["code"]), float(event["at"]) - self._launched_at)
+                described = self._describe(int(event["code"]), float(event["at"]) - self._launched_at)
+                self._exit = replace(described, alone=bool(event["alone"]))
             elif self._link.gone and self._link.event("ended") is None:
                 text = f"the process that keeps the engine (pid {self._link.pid}) was killed, and the engine with it"
                 self._exit = Exit(self._node, None, "killed", text)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_startup.launch.exits import handle_of, status_of
-from pytest_startup.launch.identity import Identity, Process, command_line, descendants, table
+from pytest_startup.launch.identity import Identity, Process, age, command_line, descendants, is_ending, table
 from pytest_startup.launch.memory import Peak, sample, shm_held, shm_names
 from pytest_startup.launch.titles import TITLE, Titles
 
@@ -22,6 +22,8 @@ _TRIES = 6
 _MOST_LOST = 50
 #: Seconds for which the ends of ranks are waited for at a time: one that is new must be waited for soon, too.
 _SLICE = 0.25
+#: Seconds that a rank which is on its way out gets to be gone before the last look.
+_LAST = 2.0
 
 
 class Watch:
@@ -66,6 +68,7 @@ class Watch:
     def pause(self) -> None:
         """Take a last sample and stop watching, before anybody is told to stop. Idempotent."""
         if not self._paused.is_set():
+            self._let_go()
             self.look()  # what is gone by now was lost
             self._paused.set()
             with self._busy:
@@ -73,6 +76,14 @@ class Watch:
                     if handle >= 0:
                         os.close(handle)
                 self._handles = {}
+
+    def _let_go(self) -> None:
+        """Who was killed just now, and is still in the table, is gone a moment later."""
+        with self._busy:
+            ranks = [self._main, *self._handles]
+        until = time.monotonic() + _LAST
+        while any(is_ending(identity) for identity in ranks) and time.monotonic() < until:
+            time.sleep(0.01)
 
     def look(self) -> None:
         """One sample."""
@@ -106,7 +117,7 @@ class Watch:
                     self._noticed.discard(handle)  # the number will be another's
                     os.close(handle)
         for process in processes:
-            since, name = self._seen.get(process.identity, (seconds, ""))
+            since, name = self._seen.get(process.identity, (seconds - age(process.identity), ""))
             # Read again each time: a process gets its title after it has started, and loses it while it is killed.
             line = command_line(process.pid, 120)
             title = self._titles.of(process, line)
