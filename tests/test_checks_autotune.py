@@ -62,6 +62,7 @@ class Lines:
 ALL = ExpectAutotune(ranks=2, records_per_rank=42)
 ONE = ExpectAutotune(records_per_rank=42)
 COLD = Lines().tunes("TP0_EP0").tunes("TP1_EP1").all()
+DP = (fact("kv.tokens", 1000, "DP0"), fact("kv.tokens", 1000, "DP1"))
 COLD_ONE = Lines().tunes(None).all()
 
 CASES = {
@@ -127,6 +128,20 @@ CASES = {
         (),
         FAILED,
         ("the reference start tuned or used tuned records, this start shows no autotune line at all", "from reference"),
+    ),
+    "opened and closed empty on engines whose workers have no name": (
+        None,
+        (*DP, *Lines().context(None).context(None).all()),
+        (*DP, *Lines().context(None).context(None).all()),
+        NOT_EXERCISED,
+        ("the autotuner opened and closed and did nothing", "waive the check"),
+    ),
+    "records refused by a worker without a name": (
+        None,
+        (*DP, *Lines().context(None).context(None).all()),
+        (*DP, *Lines().context(None).say("autotune.refused", "another environment", None).all()),
+        FAILED,
+        ("records were refused: another environment wrote them", "prime the cache"),
     ),
     "opened and closed empty": (
         None,

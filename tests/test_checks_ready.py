@@ -150,6 +150,16 @@ CASES = {
         FAILED,
         ("the streamed completion differs from the plain one",),
     ),
+    "another text when streamed, one that others at once got too": (
+        [
+            answer(),
+            answer("Paris, it is Paris.", purpose="ready-stream", streamed=True),
+            answer(purpose="together"),
+            answer("Paris, it is Paris.", purpose="together"),
+        ],
+        PASSED,
+        (),
+    ),
     "a chat answer is not compared with a plain stream": (
         [answer("Hello. Paris.", purpose="ready-chat"), answer(purpose="ready-stream", streamed=True)],
         PASSED,

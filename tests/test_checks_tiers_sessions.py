@@ -50,6 +50,44 @@ CASES: dict[str, tuple[ExpectTiers, tuple[Fact, ...], Outcome, tuple[str, ...]]]
         FAILED,
         ("the external cache tier served 50 % of the sessions that came back, at least 90 % is asked for",),
     ),
+    "one of two engines gives nothing": (
+        replace(WANTED, external=0.4),
+        (
+            *FIRST,
+            *counted("external", 950, 1000, "returns"),
+            *counted("external", 0, 900, "returns", engine="1"),
+            made(),
+        ),
+        FAILED,
+        (
+            "the external cache tier of engine 1 never gave anything when the sessions came back, others did",
+            "engine 0: 950 of 1,000 tokens",
+            "engine 1: 0 of 900 tokens",
+            "read its lines in the log, those of this engine",
+        ),
+    ),
+    "one of two engines was hardly asked": (
+        replace(WANTED, external=0.4),
+        (
+            *FIRST,
+            *counted("external", 950, 1000, "returns"),
+            *counted("external", 0, 32, "returns", engine="1"),
+            made(),
+        ),
+        PASSED,
+        (),
+    ),
+    "both engines give their share": (
+        WANTED,
+        (
+            *FIRST,
+            *counted("external", 950, 1000, "returns"),
+            *counted("external", 880, 900, "returns", engine="1"),
+            made(),
+        ),
+        PASSED,
+        (),
+    ),
     "they fit into the engine's own cache": (
         WANTED,
         (

@@ -31,7 +31,7 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
     book = build_ledger(start, profile.expect.autotune, profile.expect.artifacts, reference, warm)
     log = ledger_log.read(start, book.workers)
     before = ledger_log.read(reference, book.workers) if reference else None
-    lines = [f for r in log.ranks.values() for f in r.facts] + list(log.stray)
+    lines = log.lines
     findings = book.of("autotune")
     judging.saw(*lines)
     for row in book.tier("autotune"):
@@ -44,8 +44,10 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
         _silent(judging, before)
         return judging.verdict()
     unused = [f for f in findings if f.kind == "never-used"]
-    if not log.any and not any(r.refused for r in log.ranks.values()):
+    if not log.any and not any(r.refused for r in log.ranks.values()) and not log.refused:
         _not_exercised(judging, wanted, log, unused)
+    elif log.refused and wanted.hits == "all":
+        _refused(judging, wanted, log)
     change = common.changed_on_purpose(restart)
     use = [f for f in findings if f.kind in USE and wanted.hits == "all"]
     rest = [f for f in findings if f.kind not in (*USE, "never-used")]
@@ -130,15 +132,26 @@ def _not_exercised(
     if unused:
         first = unused[0]
         judging.not_exercised(first.summary, first.expected, first.observed, first.evidence, first.helps)
-    elif any(r.started for r in log.ranks.values()):
+    elif log.lines:
         judging.not_exercised(
             "the autotuner opened and closed and did nothing: no operator of this model uses tuned records",
             _expected(wanted),
             told_of(log),
-            [f for r in log.ranks.values() for f in r.facts],
+            log.lines,
             ("waive the check for such a model and backend, with this as the reason",),
             "expect.autotune",
         )
+
+
+def _refused(judging: common.Judging, wanted: ExpectAutotune, log: TuningLog) -> None:
+    judging.failed(
+        "records were refused: another environment wrote them",
+        _expected(wanted),
+        told_of(log),
+        log.refused,
+        ("prime the cache with one complete start of this very engine, backend and rank layout",),
+        "expect.autotune",
+    )
 
 
 def _use(

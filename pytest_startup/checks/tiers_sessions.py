@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pytest_startup.checks import common, kv
 from pytest_startup.profile.expect import ExpectSessions
@@ -94,6 +94,33 @@ def own_share(start: StartRecord) -> list[str]:
     if not hits or not sum(queries):
         return []
     return [f"the engine's own cache gave {common.percent(sum(hits) / sum(queries))} of the returns"]
+
+
+def each_engine(judging: common.Judging, used: Sequence[Fact], offered: Sequence[Fact], source: str) -> None:
+    """Of several data-parallel engines each has a tier of its own: one that gives nothing hides behind the others.
+
+    Sessions come back in the order in which they came, so that round robin sends each to the engine that knows it;
+    where a router doesn't, hits are rare on every engine alike.
+    """
+    gave = {f.engine: common.number(f.value) or 0.0 for f in used}
+    asked_for = {f.engine: common.number(f.value) or 0.0 for f in offered}
+    for engine, tokens in asked_for.items():
+        if engine is None or gave.get(engine) or tokens < sum(asked_for.values()) / (2 * len(asked_for)):
+            continue
+        judging.failed(
+            f"the external cache tier of engine {engine} never gave anything when the sessions came back, others did",
+            "some use by every data-parallel engine",
+            [
+                f"engine {e}: {common.shown(gave.get(e, 0.0))} of {common.shown(t, 'tokens')}"
+                for e, t in asked_for.items()
+            ],
+            [f for f in (*used, *offered) if f.engine == engine],
+            (
+                f"{_QUIETLY}, those of this engine",
+                "sessions that a router sends to an engine which does not know them find nothing there: more of them",
+            ),
+            source,
+        )
 
 
 def helps(start: StartRecord) -> tuple[str, ...]:

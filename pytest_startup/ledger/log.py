@@ -74,6 +74,16 @@ class TuningLog:
         used = any(r.hit or r.tuned or r.loaded or r.new for r in self.ranks.values())
         return used or any(f.name in ("autotune.hit", "autotune.tuned") for f in self.stray)
 
+    @property
+    def lines(self) -> tuple[Fact, ...]:
+        """Every line, of whichever worker."""
+        return (*(f for r in self.ranks.values() for f in r.facts), *self.stray)
+
+    @property
+    def refused(self) -> tuple[Fact, ...]:
+        """The refusals that no worker can be named for."""
+        return tuple(f for f in self.stray if is_refusal(f))
+
 
 def read(record: StartRecord, workers: Sequence[Worker]) -> TuningLog:
     """Give each tuning line of a record to its worker."""
@@ -81,7 +91,7 @@ def read(record: StartRecord, workers: Sequence[Worker]) -> TuningLog:
     stray: list[Fact] = []
     paths: set[str] = set()
     for fact in sorted(record.facts, key=_line):
-        refusal = any(t in fact.evidence.text for t in REFUSALS)
+        refusal = is_refusal(fact)
         if fact.evidence.source != "log" or not (fact.name in (*FACTS, *PLACES) or refusal):
             continue
         paths.update(_PATH.findall(f"{fact.value} {fact.detail.get('path', '')} {fact.evidence.text}"))
@@ -93,6 +103,11 @@ def read(record: StartRecord, workers: Sequence[Worker]) -> TuningLog:
         else:
             _take(ranks[worker.name], fact, refusal)
     return TuningLog(ranks, tuple(stray), frozenset(paths))
+
+
+def is_refusal(fact: Fact) -> bool:
+    """Does this line say that records were not taken?"""
+    return fact.name == "autotune.refused" or any(t in fact.evidence.text for t in REFUSALS)
 
 
 def _line(fact: Fact) -> tuple[str, int]:
@@ -145,7 +160,7 @@ def ops(logs: Iterable[RankLog]) -> list[str]:
 def _take(log: RankLog, fact: Fact, refusal: bool) -> None:
     log.facts.append(fact)
     number = count(fact.value)
-    if refusal or fact.name == "autotune.refused":
+    if refusal:
         log.refused.append(fact)
     elif fact.name == "autotune.started":
         log.started = log.started or fact
