@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from pytest_startup.engines.failure_help import advice
-from pytest_startup.launch.exits import ASKED, CRASHES, handle_of, status_of, told
+from pytest_startup.launch.exits import ASKED, CRASHES, handle_of, is_ending, status_of, told
 from pytest_startup.launch.identity import Identity, command_line, look
 from pytest_startup.launch.titles import TITLE, Titles
 from pytest_startup.record import Fact, Failure
@@ -20,6 +20,9 @@ from pytest_startup.record import Fact, Failure
 #: Seconds between two looks, and from the death to the failure: time for the log to name its cause.
 LOOK = 0.2
 GRACE = 0.5
+#: Seconds for which a process that is on its way out (to give back much memory takes a while) is waited for, so that
+#: the kernel tells how it ended.
+LEAVES = 0.4
 #: Seconds after which a killed process no longer explains why another one ended; vLLM's core once needed 14.
 _EXPLAINS = 20.0
 
@@ -48,6 +51,8 @@ class Deaths:
         self._known: dict[Identity, str] = {}
         self._handles: dict[Identity, int] = {}
         self._titles = Titles()
+        #: When processes were first seen on their way out; seconds since launch.
+        self._leaving: dict[Identity, float] = {}
         self._dead: Failure | None = None
         #: The last process without a title that was killed: a rank is one until it knows its number.
         self._untitled: Failure | None = None
@@ -77,11 +82,15 @@ class Deaths:
         dead = []
         for identity, called in list(self._known.items()):
             process = look(identity.pid)
-            if process is not None and process.identity == identity and process.state not in "ZX":
+            there = process is not None and process.identity == identity and process.state not in "ZX"
+            if there and not is_ending(identity):
+                continue
+            since = self._leaving.setdefault(identity, now)
+            if there and now - since < LEAVES:
                 continue
             handle = self._handles.get(identity, -1)
             status = status_of(identity.pid, handle)
-            failure = self._died(identity, called, status, now)
+            failure = self._died(identity, called, status, since)
             if TITLE.match(called):
                 dead.append(failure)
                 continue

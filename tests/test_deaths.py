@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from pytest_startup.deaths import LOOK, Deaths, Feed, first_of
 from pytest_startup.ends import late_losses, with_left_up, with_loss, with_memory, with_peer
-from pytest_startup.launch.exits import handle_of, status_of
+from pytest_startup.launch.exits import handle_of, is_ending, status_of
+from pytest_startup.launch.identity import Identity
 from pytest_startup.record import Evidence, Fact, Failure
 
 SLEEP = "import sys, time; print('up', flush=True); sys.stdin.read()"
@@ -53,6 +55,55 @@ def fed(deaths: Deaths, now: float = 100.0, limit: float = 60.0) -> Failure | No
 def nothing(deaths: Deaths) -> bool:
     """It has looked in the process table more than once, and found nothing."""
     return fed(deaths, limit=3 * LOOK) is None
+
+
+ROW = "{pid} (VLLM::Worker_TP1) {state} 7 40 39 0 -1 {flags} 1 2 3 4 5 6 7 8 20 0 {threads} 0 900 1 2 {code}"
+WAITS, EXITS = 4194560, 4194564
+
+
+@pytest.mark.parametrize(
+    ("state", "flags", "threads", "code", "pending", "ending", "status"),
+    [
+        ("S", WAITS, 9, 0, 0, False, None),
+        ("S", WAITS, 9, 0, 1 << 14, False, None),  # a TERM that waits is only asked for
+        ("S", WAITS, 9, 0, 1 << 8, True, None),
+        ("R", EXITS, 1, 9, 0, True, 9),
+        ("D", EXITS, 1, 256, 0, True, 256),
+        ("D", EXITS, 1, 0, 0, True, None),  # 0: nobody knows yet
+        ("Z", EXITS, 4, 0, 0, True, 0),  # its first thread has gone, others have not
+        ("Z", EXITS, 1, 9, 0, False, 9),
+    ],
+)
+def test_a_process_on_its_way_out(
+    tmp_path: Path, state: str, flags: int, threads: int, code: int, pending: int, ending: bool, status: int | None
+) -> None:
+    folder = tmp_path / "5"
+    folder.mkdir()
+    row = ROW.format(pid=5, state=state, flags=flags, threads=threads, code=code)
+    (folder / "stat").write_text(row)
+    (folder / "status").write_text(f"Name:\tx\nSigPnd:\t{pending:016x}\nShdPnd:\t{0:016x}\n")
+    assert is_ending(Identity(5, 900), tmp_path) is ending
+    assert not is_ending(Identity(5, 901), tmp_path)  # the number is another's
+    assert not is_ending(Identity(6, 900), tmp_path)
+    assert status_of(5, -1, tmp_path) == status
+
+
+def test_a_rank_that_takes_long_to_go_is_dead_at_once(
+    pair: dict[str, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker with a GPU's memory mapped: its exit takes a second, and the table has it all the while."""
+    with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "weights", "head") as deaths:
+        assert nothing(deaths)
+        worker = pair["VLLM::Worker_TP1"].pid
+        monkeypatch.setattr("pytest_startup.deaths.is_ending", lambda identity: identity.pid == worker)
+        monkeypatch.setattr("pytest_startup.deaths.status_of", lambda pid, _: 9 if pid == worker else None)
+        begin = time.monotonic()
+        found = fed(deaths)
+        assert found is not None
+        assert (found.kind, found.rank, found.node) == ("killed", "TP1", "head")
+        assert found.after_seconds is not None
+        assert found.after_seconds - 100.0 <= time.monotonic() - begin
+        assert pair["VLLM::Worker_TP1"].poll() is None
 
 
 def test_a_killed_rank_is_named(pair: dict[str, subprocess.Popen[bytes]]) -> None:

@@ -82,6 +82,25 @@ def test_every_session_comes_back_in_the_same_order_with_all_that_it_has_sent(se
     )
 
 
+@pytest.mark.parametrize(
+    ("engines", "header", "sent"),
+    [
+        ((0, 1), "X-data-parallel-rank", ["0", "1", "0", "1", "0"] * 3),
+        ((0,), "X-data-parallel-rank", [None] * 15),
+        ((0, 1), None, [None] * 15),
+    ],
+)
+def test_each_session_comes_back_to_its_own_engine(
+    server: FaultServer, engines: tuple[int, ...], header: str | None, sent: list[str | None]
+) -> None:
+    counters = "".join(f'vllm:external_prefix_cache_queries_total{{engine="{n}"}} 10\n' for n in engines)
+    server.on("/metrics", reply(200, counters.encode()))
+    asked = Target(Http(server.url), Endpoints(engine_header=header), "m", time.monotonic(), 5.0)
+    run(asked, EXPECT)
+    posts = [r for r in server.requests if r.method == "POST"]
+    assert [r.headers.get("x-data-parallel-rank") for r in posts] == sent
+
+
 def test_prompts_are_the_same_at_every_start() -> None:
     assert prompt_of(EXPECT, 2, 1) == prompt_of(EXPECT, 2, 1)
     words = prompt_of(EXPECT, 2, 1, ids=False)

@@ -99,8 +99,8 @@ def own_share(start: StartRecord) -> list[str]:
 def each_engine(judging: common.Judging, used: Sequence[Fact], offered: Sequence[Fact], source: str) -> None:
     """Of several data-parallel engines each has a tier of its own: one that gives nothing hides behind the others.
 
-    Sessions come back in the order in which they came, so that round robin sends each to the engine that knows it;
-    where a router doesn't, hits are rare on every engine alike.
+    Sessions go where they were before (``Target.to_engine``); where a router does as it likes, hits are rarer on every
+    engine alike.
     """
     gave = {f.engine: common.number(f.value) or 0.0 for f in used}
     asked_for = {f.engine: common.number(f.value) or 0.0 for f in offered}
@@ -117,7 +117,7 @@ def each_engine(judging: common.Judging, used: Sequence[Fact], offered: Sequence
             [f for f in (*used, *offered) if f.engine == engine],
             (
                 f"{_QUIETLY}, those of this engine",
-                "sessions that a router sends to an engine which does not know them find nothing there: more of them",
+                "a router in between that sends sessions to engines which do not know them: more of them (count)",
             ),
             source,
         )

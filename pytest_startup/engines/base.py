@@ -54,7 +54,10 @@ class LogReader(Protocol):
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Paths of an engine's HTTP API. None: the engine has none."""
+    """Paths of an engine's HTTP API. None: the engine has none.
+
+    ``engine_header``: the request header that names the data-parallel engine which has to answer.
+    """
 
     health: str = "/health"
     models: str = "/v1/models"
@@ -63,6 +66,7 @@ class Endpoints:
     completions: str = "/v1/completions"
     chat: str = "/v1/chat/completions"
     config: str | None = None
+    engine_header: str | None = None
 
 
 class Dialect(Protocol):

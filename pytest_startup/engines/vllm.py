@@ -24,7 +24,8 @@ class VllmDialect:
     """vLLM 0.8 to 0.33, V1 and V2 runners. Its log's wordings are the tables ``vllm_*.py``."""
 
     name = "vllm"
-    endpoints = Endpoints(config="/server_info")
+    # The header: 0.26.0, ``_get_data_parallel_rank``; a release that does not know it deals requests out as ever.
+    endpoints = Endpoints(config="/server_info", engine_header="X-data-parallel-rank")
 
     def serve_args(self, model: str, host: str, port: int, args: Sequence[str]) -> tuple[str, ...]:
         """``MODEL --host … --port …`` and the profile's own arguments; ``serve`` is part of the launch command."""

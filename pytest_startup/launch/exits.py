@@ -1,4 +1,4 @@
-"""How a process ended that is no child of ours: by which signal, or with which exit code."""
+"""How a process ended that is no child of ours, by which signal or with which exit code, and whether it is about to."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ import os
 import signal
 import struct
 
+from pytest_startup.launch.identity import Identity, parse_stat
+
 #: Signals that a process brings upon itself; all others come from outside.
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP})
 
 #: Signals by which engines end their own ranks when they shut down: who gets one did not bring the engine down.
 ASKED = frozenset({signal.SIGTERM, signal.SIGINT})
+
+#: ``PF_EXITING`` of the kernel's flags of a process, and SIGKILL in its masks of pending signals.
+_EXITING = 0x4
+_KILL = 1 << (signal.SIGKILL - 1)
 
 #: ``PIDFD_GET_INFO`` (Linux 6.13) with ``struct pidfd_info`` in its first size, and the bit that asks for the exit
 #: status (Linux 6.15: kept for a pidfd's holder after the parent has taken the corpse).
@@ -28,15 +34,18 @@ def handle_of(pid: int) -> int:
         return -1
 
 
-def status_of(pid: int, handle: int) -> int | None:
+def status_of(pid: int, handle: int, proc: str | os.PathLike[str] = "/proc") -> int | None:
     """The wait status of a process that has ended; None when nobody tells (any more).
 
-    Asks the corpse first, while its parent has not taken it, then the kernel's memory behind ``handle``.
+    Asks the corpse first, while its parent has not taken it, then the kernel's memory behind ``handle``. Of one that is
+    on its way out it is known unless it is 0.
     """
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        with open(f"{proc}/{pid}/stat", encoding="utf-8", errors="replace") as file:
             rest = file.read().rpartition(")")[2].split()
         if rest[0] in "ZX" and (rest[-1] != "0" or handle < 0):
+            return int(rest[-1])
+        if int(rest[6]) & _EXITING and rest[-1] != "0":
             return int(rest[-1])
     except (OSError, ValueError, IndexError):
         pass
@@ -51,6 +60,24 @@ def status_of(pid: int, handle: int) -> int | None:
     (mask,) = struct.unpack_from("=Q", answer, 0)
     (status,) = struct.unpack_from("=i", answer, _SIZE - 4)
     return int(status) if mask & _EXIT else None
+
+
+def is_ending(identity: Identity, proc: str | os.PathLike[str] = "/proc") -> bool:
+    """Is this process on its way out, though the table still has it: a KILL waits for it, it exits (to give its memory
+    back takes a large one a while), or its first thread has gone and others have not? A corpse is no longer."""
+    try:
+        with open(f"{proc}/{identity.pid}/stat", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        process, flags = parse_stat(text), int(text.rpartition(")")[2].split()[6])
+        if process.identity != identity or not process.runs:
+            return False
+        if process.state in "ZX" or flags & _EXITING:
+            return True
+        with open(f"{proc}/{identity.pid}/status", encoding="utf-8", errors="replace") as file:
+            pending = [int(line.split()[1], 16) for line in file if line.startswith(("SigPnd:", "ShdPnd:"))]
+    except (OSError, ValueError, IndexError):
+        return False
+    return any(mask & _KILL for mask in pending)
 
 
 def told(status: int | None) -> str:

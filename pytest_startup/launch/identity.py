@@ -10,9 +10,6 @@ from dataclasses import dataclass
 
 #: The variable in the environment of everything that we start; its value is the run's id.
 MARKER = "PYTEST_STARTUP_RUN"
-#: ``PF_EXITING`` of the kernel's flags of a process, and SIGKILL in its masks of pending signals.
-_EXITING = 0x4
-_KILL = 1 << (signal.SIGKILL - 1)
 
 
 @dataclass(frozen=True, order=True)
@@ -78,24 +75,6 @@ def look(pid: int, proc: str | os.PathLike[str] = "/proc") -> Process | None:
 def age(identity: Identity) -> float:
     """For how many seconds this process has been there, or would have been."""
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - identity.start / os.sysconf("SC_CLK_TCK"))
-
-
-def is_ending(identity: Identity, proc: str | os.PathLike[str] = "/proc") -> bool:
-    """Is this process on its way out, though the table still has it: a KILL waits for it, it exits (to give its memory
-    back takes a large one a while), or its first thread has gone and others have not? A corpse is no longer."""
-    try:
-        with open(f"{proc}/{identity.pid}/stat", encoding="utf-8", errors="replace") as file:
-            text = file.read()
-        process, flags = parse_stat(text), int(text.rpartition(")")[2].split()[6])
-        if process.identity != identity or not process.runs:
-            return False
-        if process.state in "ZX" or flags & _EXITING:
-            return True
-        with open(f"{proc}/{identity.pid}/status", encoding="utf-8", errors="replace") as file:
-            pending = [int(line.split()[1], 16) for line in file if line.startswith(("SigPnd:", "ShdPnd:"))]
-    except (OSError, ValueError, IndexError):
-        return False
-    return any(mask & _KILL for mask in pending)
 
 
 def identify(pid: int) -> Identity | None:

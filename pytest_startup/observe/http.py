@@ -16,6 +16,7 @@ import urllib.parse
 import weakref
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pytest_startup.observe.transport import BoundSocket, bound, new_session
@@ -135,9 +136,15 @@ class Http:
         """GET ``path``. ``timeout``: seconds for the whole answer; None: that of the client."""
         return self._request("GET", path, None, timeout)
 
-    def post(self, path: str, body: Mapping[str, object], timeout: float | None = None) -> Answer:
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
         """POST ``body`` as JSON. A streamed answer (SSE) is read to its end, within the same limits."""
-        return self._request("POST", path, json.dumps(body).encode(), timeout)
+        return self._request("POST", path, json.dumps(body).encode(), timeout, headers or {})
 
     def listening(self) -> bool:
         """Does anything accept connections there? Costs next to nothing when nothing does."""
@@ -171,7 +178,14 @@ class Http:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _request(self, method: str, path: str, data: bytes | None, timeout: float | None) -> Answer:
+    def _request(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        timeout: float | None,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> Answer:
         import requests
         import urllib3
 
@@ -183,6 +197,7 @@ class Http:
             session = self._session = self._session or new_session()
         bound(began + limit, self._adopt)
         status, got, headers = 0, bytearray(), {}
+        content = {"Content-Type": "application/json"} if data is not None else {}
         problem: str | None = None
         kind: str | None = None
         try:
@@ -190,7 +205,7 @@ class Http:
                 method,
                 self.base_url + path,
                 data=data,
-                headers={**self._headers, **({"Content-Type": "application/json"} if data is not None else {})},
+                headers={**self._headers, **content, **more},
                 timeout=limit,
                 stream=True,
                 allow_redirects=False,

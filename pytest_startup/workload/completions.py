@@ -35,6 +35,12 @@ class Target:
         """Seconds, as all times of a record."""
         return time.monotonic() - self.launched_at
 
+    def to_engine(self, engines: Sequence[str], index: int) -> dict[str, str]:
+        """Headers that send all requests of one ``index`` to the same of several data-parallel engines, in turn: each
+        has a cache of its own, and a router may send what comes again to another one."""
+        header = self.endpoints.engine_header
+        return {header: engines[index % len(engines)]} if header and len(engines) > 1 else {}
+
 
 def ask(
     target: Target,

@@ -3,13 +3,14 @@
 Every session sends its long prompt once, in order; then, turn by turn, each comes back in the same order with all that
 it has sent and a few new tokens. Where all sessions together do not fit, the engine's own cache has dropped a session
 before it comes back, so that an external tier has to answer. Nothing can hit in the first turn: the counters of the
-returns are kept apart. Prompts are seeded, the same at each start; a server that refuses token ids gets words.
+returns are kept apart. Each of several data-parallel engines has its own sessions. Prompts are seeded, the same at each
+start; a server that refuses token ids gets words.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_startup.profile.expect import ExpectSessions
@@ -55,10 +56,10 @@ def run(
     Ends early when every request of a turn failed, or ``turn_seconds`` after a turn began: what is missing is not made
     up.
     """
-    turns = _Turns(target, expect, turn_seconds)
+    window = CounterWindow(target, FIRST_TURN)
+    turns = _Turns(target, expect, turn_seconds, window.engines)
     facts: list[Fact] = []
     done, stopped = 0, None
-    window = CounterWindow(target, FIRST_TURN)
     for turn in range(expect.turns):
         if on_turn is not None:
             on_turn(turn + 1)
@@ -109,10 +110,10 @@ def asked(expect: ExpectSessions) -> dict[str, JSON]:
 class _Turns:
     """Makes turns; remembers whether this server takes token ids, and how much each session holds."""
 
-    def __init__(self, target: Target, expect: ExpectSessions, limit: float) -> None:
+    def __init__(self, target: Target, expect: ExpectSessions, limit: float, engines: Sequence[str]) -> None:
         self.failures: list[Completion] = []
         self.requests = 0
-        self._target, self._expect, self._limit = target, expect, limit
+        self._target, self._expect, self._limit, self._engines = target, expect, limit, engines
         self._ids = True
         self._held: dict[int, int] = {}
         self._output = 0
@@ -162,7 +163,8 @@ class _Turns:
         body = completion_body(
             target.model, prompt_of(expect, session, turn, ids), expect.output_tokens, ignore_eos=True
         )
-        answer = target.http.post(target.endpoints.completions, body, target.request_timeout)
+        to = target.to_engine(self._engines, session)
+        answer = target.http.post(target.endpoints.completions, body, target.request_timeout, to)
         return read_completion(
             answer,
             purpose="sessions",

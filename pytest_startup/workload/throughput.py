@@ -60,13 +60,13 @@ def measure(
     window = CounterWindow(target)
     batches = _Batches(target, expect)
     if reuse:
-        batches.failures += reuse_prompts(target, expect.seed, times=2)
+        batches.failures += reuse_prompts(target, expect.seed, 2, window.engines)
     samples: list[ThroughputSample] = []
     began, stalled = time.monotonic(), cpu_stalled()
     stopped = batches.all(samples, limit_seconds, on_batch)
     busy = pressure_facts(stalled, cpu_stalled(), time.monotonic() - began, target.since_launch())
     if reuse and stopped is None:
-        batches.failures += reuse_prompts(target, expect.seed, times=1)
+        batches.failures += reuse_prompts(target, expect.seed, 1, window.engines)
     counted = window.close(sum(s.output_tokens for s in samples))
     return Measured(tuple(samples), (*counted, *busy), tuple(batches.failures), stopped)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_startup.record import Completion, Evidence, Fact
@@ -118,6 +118,8 @@ class CounterWindow:
     def __init__(self, target: Target, window: str | None = None) -> None:
         self._target, self._window = target, window
         self._before = self._metrics()
+        #: The data-parallel engines that the counters name, in order.
+        self.engines = sorted({e for _, e in _sums(self._before) if e is not None and e.isdecimal()}, key=int)
 
     def close(self, tokens: int = 0) -> list[Fact]:
         where, after = f"GET {self._target.endpoints.metrics}", self._metrics()
@@ -132,7 +134,7 @@ class CounterWindow:
         return "" if text.lstrip().startswith("<") else text  # a page of a proxy is no counter of 0
 
 
-def reuse_prompts(target: Target, seed: int, times: int) -> list[Completion]:
+def reuse_prompts(target: Target, seed: int, times: int, engines: Sequence[str] = ()) -> list[Completion]:
     """Send a few long prompts, each so many ``times`` in a row, one token of output. Returns failures.
 
     Twice in a row, a prefix cache that works must hit; once more behind other work that has filled the engine's own
@@ -142,9 +144,10 @@ def reuse_prompts(target: Target, seed: int, times: int) -> list[Completion]:
     failures = []
     for index in range(REUSED_PROMPTS):
         for _ in range(times):
-            answer = _ask(target, token_prompt(REUSED_TOKENS, seed, "reuse", index))
+            to = target.to_engine(engines, index)
+            answer = _ask(target, token_prompt(REUSED_TOKENS, seed, "reuse", index), to)
             if 400 <= answer.status < 500:
-                answer = _ask(target, word_prompt(REUSED_TOKENS // 2, seed, "reuse", index))
+                answer = _ask(target, word_prompt(REUSED_TOKENS // 2, seed, "reuse", index), to)
             if answer.status != 200 or answer.error:
                 failures.append(answer)
             if not answer.status:
@@ -152,7 +155,7 @@ def reuse_prompts(target: Target, seed: int, times: int) -> list[Completion]:
     return failures
 
 
-def _ask(target: Target, prompt: str | list[int]) -> Completion:
+def _ask(target: Target, prompt: str | list[int], headers: Mapping[str, str]) -> Completion:
     body = completion_body(target.model, prompt, 1, ignore_eos=True)
-    answer = target.http.post(target.endpoints.completions, body, target.request_timeout)
+    answer = target.http.post(target.endpoints.completions, body, target.request_timeout, headers)
     return read_completion(answer, purpose="throughput", prompt="reuse", asked_tokens=1)

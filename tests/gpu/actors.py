@@ -55,11 +55,13 @@ class Scene:
 @dataclass(frozen=True)
 class Event:
     """``start``: reference, restart-1 … ``when``: ``stopped`` (the start is over, the next one not begun), ``launched``
-    (its log is there) or a regular expression for its log. ``act`` does it and says what it did."""
+    (its log is there) or a regular expression for its log; ``named``: one more, for whom it is about. ``act`` does it
+    and says what it did."""
 
     start: str
     when: str
     act: Callable[[Scene, list[Callable[[], None]]], str]
+    named: str = ""
 
 
 def damage(glob: str, how: str) -> Callable[[Scene, list[Callable[[], None]]], str]:
@@ -85,17 +87,15 @@ def damage(glob: str, how: str) -> Callable[[Scene, list[Callable[[], None]]], s
     return act
 
 
-def kill(process: str) -> Callable[[Scene, list[Callable[[], None]]], str]:
-    """SIGKILL for the process that the log names: ``EngineCore``, ``Worker_TP1(?:_EP1)?``."""
+def kill(start: str, when: str, process: str) -> Event:
+    """SIGKILL for the process that the log names: ``EngineCore``, ``Worker_TP1``."""
 
     def act(scene: Scene, _cleanups: list[Callable[[], None]]) -> str:
         found = re.findall(rf"\({process} pid=(\d+)\)", scene.log)
-        if not found:
-            return f"no process {process} in the log"
         os.kill(int(found[-1]), signal.SIGKILL)
         return f"SIGKILL to {process}, pid {found[-1]}"
 
-    return act
+    return Event(start, when, act, rf"\({process} pid=")
 
 
 def hog(keep: float) -> Callable[[Scene, list[Callable[[], None]]], str]:
@@ -238,7 +238,7 @@ class Actor:
                 return json.loads((folder / "record.json").read_text(encoding="utf-8")).get("cleanup") is not None
             except (OSError, ValueError):
                 return False
-        return log is not None and re.search(event.when, log) is not None
+        return log is not None and all(re.search(words, log) for words in (event.when, event.named))
 
 
 def _last_seconds(folder: Path) -> float | None:

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pytest_startup.launch.exits import handle_of, status_of
-from pytest_startup.launch.identity import Identity, Process, age, command_line, descendants, is_ending, table
+from pytest_startup.launch.exits import handle_of, is_ending, status_of
+from pytest_startup.launch.identity import Identity, Process, age, command_line, descendants, table
 from pytest_startup.launch.memory import Peak, sample, shm_held, shm_names
 from pytest_startup.launch.titles import TITLE, Titles
 
