@@ -66,6 +66,26 @@ FAULTS: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
         }
     },
     "pair-kill": {"reference": {"ready": ("on rank TP1", "VLLM::Worker_TP1 (pid", "died before the engine was ready")}},
+    "pair-kill-capture": {
+        "reference": {"ready": ("phase graph-capture on rank TP1", "VLLM::Worker_TP1 (pid", "was killed by SIGKILL")}
+    },
+    "dp-offload": {},
+    # two data-parallel engines with experts: both tune at every start; random weights
+    "dp-graphs": {
+        "restart-1": {
+            "autotune": ("rank DP0 tuned again", "no rank named"),
+            "quality": ("answered differently",),
+        },
+        "restart-2": {"ready": ("VLLM::EngineCore_DP1 (pid", "was killed by SIGKILL while the engine served")},
+    },
+    # requests stayed open behind the killed one until the gate ended them
+    "kill-serving-open": {
+        "reference": {"ready": ("VLLM::EngineCore (pid", "killed by SIGKILL while the engine served")}
+    },
+    "pair-moe-open": {
+        "restart-1": {"autotune": ("ranks TP0_EP0 and TP1_EP1 tuned again",), "quality": ("answered differently",)},
+        "restart-2": {"ready": ("on rank TP1_EP1", "VLLM::Worker_TP1_EP1 (pid", "killed by SIGKILL while the engine")},
+    },
     # two ranks with expert parallel: this release keeps no records and does not repeat its own greedy text
     "pair-moe": {
         "restart-1": {
