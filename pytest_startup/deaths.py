@@ -14,7 +14,8 @@ from dataclasses import replace
 from pytest_startup.engines.failure_help import advice
 from pytest_startup.launch.exits import ASKED, CRASHES, handle_of, is_ending, status_of, told
 from pytest_startup.launch.identity import Identity, command_line, look
-from pytest_startup.launch.titles import TITLE, Titles
+from pytest_startup.launch.titles import Titles
+from pytest_startup.ranks import TITLE
 from pytest_startup.record import Fact, Failure
 
 #: Seconds between two looks, and from the death to the failure: time for the log to name its cause.

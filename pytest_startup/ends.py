@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_startup.launch.exits import ASKED, CRASHES
-from pytest_startup.launch.titles import TITLE
-from pytest_startup.ranks import parse_rank
+from pytest_startup.ranks import TITLE, parse_rank
 from pytest_startup.record import OWN_END, Fact, Failure, Leftover
 
 if TYPE_CHECKING:

@@ -198,6 +198,7 @@ class GatePlugin:
                     "hidden": [list(pair) for pair in result.hidden],
                     "left_behind": result.left_behind,
                     "ended": result.ended,
+                    "folder": result.folder,
                 }
                 for key, result in self.session.results().items()
             }
@@ -297,6 +298,7 @@ class Distributed:
             result.notes += [note for note in data["notes"] if note not in result.notes]
             result.left_behind |= data["left_behind"]
             result.ended |= data["ended"]
+            result.folder = result.folder or data["folder"]
             result.hidden = [(start, check) for start, check in data["hidden"]]
 
     def pytest_unconfigure(self) -> None:

@@ -8,6 +8,13 @@ from dataclasses import dataclass, fields
 
 _PART = re.compile(r"(DP|PP|TP|EP|PCP|DCP|rank)[_=\s]?(\d+)", re.IGNORECASE)
 
+#: What the processes of an engine call themselves: ``VLLM::EngineCore``, ``VLLM::Worker_TP1`` (0.10 on; the first word
+#: is ``VLLM_PROCESS_NAME_PREFIX``), ``sglang::scheduler_TP0``. Helpers of compilers and imports come and go, and have
+#: no such title; nor has a rank before it knows its number.
+TITLE = re.compile(
+    r"(?i)(?:(?:vllm|sglang)::[a-z]+|[\w.-]+::(?:EngineCore|Worker|APIServer|DPCoordinator)(?![a-z]))(?:_(?P<rank>\S+))?"
+)
+
 
 @dataclass(frozen=True)
 class Coordinates:

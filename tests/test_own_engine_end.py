@@ -72,6 +72,7 @@ def test_own_tests_that_pass_do_not_hide_it(site: Site, more: str, failed: int, 
     assert "ended by itself: extra-1: " in out
     assert "was killed by SIGKILL" in out
     assert "REJECTED  the engine did not live until it was stopped. " in out
+    assert f"\nevidence in {site.artifacts}" in out
     assert f"{failed} failed" in out or not failed, out
     assert out.count("\nextra-1: the engine ended by itself: ") == failed
 

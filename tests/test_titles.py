@@ -34,6 +34,10 @@ def process(pid: int, parent: int) -> Process:
         ("VLLM::Worker_TP1_EP1", "VLLM::Worker_TP0_EP0", "VLLM::Worker_TP1_EP1"),
         ("sglang::scheduler_TP0", "python -m sglang.launch_server", "sglang::scheduler_TP0"),
         ("sglang::scheduler_TP0", "sglang::scheduler_TP0", None),
+        ("ours::Worker_TP1", "ours::EngineCore", "ours::Worker_TP1"),  # VLLM_PROCESS_NAME_PREFIX=ours
+        ("ours::EngineCore_DP1", "vllm serve", "ours::EngineCore_DP1"),
+        ("a.out::Workers", CORE, None),
+        ("/usr/lib/x::Worker", CORE, None),
         ("/usr/bin/gcc -c x.c", CORE, None),
         ("", CORE, None),
     ],

@@ -14,9 +14,6 @@ from pytest_startup.record import JSON, Completion, Evidence, Fact, StartRecord
 
 #: How many lines of evidence one finding shows; the rest is in the record.
 SHOWN = 4
-#: Processes of an engine that generate, by the names that vLLM (``VLLM::Worker_TP1``, ``VLLM::EngineCore``) and SGLang
-#: (``sglang::scheduler_TP0``) give them; helpers of compilers may come and go.
-GENERATES = re.compile(r"(?i)vllm::|sglang::")
 
 
 class Judging:

@@ -9,6 +9,7 @@ from pytest_startup.checks import common
 from pytest_startup.checks.base import Verdict
 from pytest_startup.profile.expect import Range
 from pytest_startup.profile.model import Profile
+from pytest_startup.ranks import TITLE
 from pytest_startup.record import Fact, StartRecord
 
 #: GiB by which the memory in use before a start may exceed that before the reference start (contexts, display).
@@ -205,7 +206,7 @@ def _killed(judging: common.Judging, start: StartRecord) -> None:
     """The kernel counts kills of the whole host, other containers' own limits included: only with a loss of ours is
     that our memory."""
     facts = figures(start, "host.oom_kill")
-    lost = any(common.GENERATES.search(str(f.value)) for f in start.named("process.ended"))
+    lost = any(TITLE.search(str(f.value)) for f in start.named("process.ended"))
     if facts and (lost or start.failure is not None):
         judging.failed(
             f"the kernel's out-of-memory killer ended {common.shown(gib(facts[0]))} processes of this host",

@@ -8,6 +8,7 @@ from pytest_startup.baseline import Baseline
 from pytest_startup.checks import common, mixed_up, texts
 from pytest_startup.checks.base import Verdict
 from pytest_startup.profile.model import Profile
+from pytest_startup.ranks import TITLE
 from pytest_startup.record import JSON, Completion, Evidence, Failure, StartRecord
 
 #: ``first`` is the completion that ended the wait, ``last`` the one behind the workload.
@@ -298,7 +299,7 @@ def _lost(judging: common.Judging, start: StartRecord) -> None:
     facts = [
         f
         for f in start.named("process.ended")
-        if common.GENERATES.search(str(f.value)) and (f.evidence.seconds or 0.0) > (start.ready_seconds or 0.0)
+        if TITLE.search(str(f.value)) and (f.evidence.seconds or 0.0) > (start.ready_seconds or 0.0)
     ]
     if facts:
         judging.failed(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from pytest_startup.launch.identity import Identity, Process, command_line
-
-#: vLLM (0.10 on) and SGLang: ``VLLM::EngineCore``, ``VLLM::Worker_TP1``, ``sglang::scheduler_TP0``. Helpers of
-#: compilers and imports come and go, and have no such title; nor has a rank before it knows its number.
-TITLE = re.compile(r"(?i)(?:vllm|sglang)::[a-z]+(?:_(?P<rank>\S+))?")
+from pytest_startup.ranks import TITLE
 
 
 class Titles:

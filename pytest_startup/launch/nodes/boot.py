@@ -65,6 +65,7 @@ MODULES = (
     "pytest_startup.profile.expect",
     "pytest_startup.profile.model",
     "pytest_startup.profile.nodes",
+    "pytest_startup.ranks",
     "pytest_startup.record",
     "pytest_startup.record_json",
     "pytest_startup.redact",

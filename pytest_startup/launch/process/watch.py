@@ -12,7 +12,8 @@ from typing import Any
 from pytest_startup.launch.exits import handle_of, is_ending, status_of
 from pytest_startup.launch.identity import Identity, Process, age, command_line, descendants, table
 from pytest_startup.launch.memory import Peak, sample, shm_held, shm_names
-from pytest_startup.launch.titles import TITLE, Titles
+from pytest_startup.launch.titles import Titles
+from pytest_startup.ranks import TITLE
 
 _INTERVAL = 0.5
 #: The share of one core that watching may take: on hosts with many processes samples come less often.
