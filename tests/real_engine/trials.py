@@ -119,7 +119,7 @@ CASES = (
         frozenset({"reference::ready"}),
         kill=(ANSWERED, "VLLM::Worker_TP1"),
         tp=2,
-        says=("failed in phase serving", "VllmWorker-1 (exit code "),
+        says=("failed in phase serving", "VLLM::Worker_TP1 (pid", "was killed by SIGKILL while the engine served"),
     ),
     Case("proxy: empty", frozenset({"reference::ready"}), proxy="empty", says=("HTTP 200 with empty text",)),
     Case("proxy: truncated", frozenset({"reference::ready"}), proxy="truncated", says=("HTTP 200 answer cut off",)),
