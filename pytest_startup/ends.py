@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_startup.launch.exits import ASKED, CRASHES
+from pytest_startup.launch.exits import ASKED, CRASHES, told
 from pytest_startup.ranks import TITLE, parse_rank
 from pytest_startup.record import OWN_END, Fact, Failure, Leftover
 
@@ -114,10 +114,13 @@ def with_loss(failure: Failure, facts: Sequence[Fact], ready: float | None, said
     if not lost:
         return failure
     fact, title, rank = min(lost, key=lambda one: (one[2] is None, one[0].evidence.seconds or 0.0))
-    helps, no_help = advice("process-died", failure.phase)
+    status = fact.detail.get("status")
+    how, code = (told(status), os.waitstatus_to_exitcode(status)) if isinstance(status, int) else ("ended", None)
+    kind = kind_of(code)
+    helps, no_help = advice(kind, failure.phase)
     where = f" of node {fact.node}" if fact.node else ""
-    text = f"{title} (pid {fact.detail.get('pid')}){where} ended while the engine served; {failure.summary}"
-    return replace(failure, kind="process-died", summary=text, node=fact.node, rank=rank, helps=helps, no_help=no_help)
+    text = f"{title} (pid {fact.detail.get('pid')}){where} {how} while the engine served; {failure.summary}"
+    return replace(failure, kind=kind, summary=text, node=fact.node, rank=rank, helps=helps, no_help=no_help)
 
 
 def late_losses(before: Sequence[Fact], after: Sequence[Fact], stop: float) -> list[Leftover]:

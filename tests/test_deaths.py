@@ -349,12 +349,21 @@ def test_other_ends_do_not_explain_a_failure_while_it_served(
 
 
 @pytest.mark.parametrize(
-    ("status", "counts"), [(9, True), (11, True), (15, False), (2, False), (0, False), (256, False)]
+    ("status", "kind", "how"),
+    [
+        (9, "killed", "was killed by SIGKILL"),
+        (11, "crashed", "was killed by SIGSEGV"),
+        (15, "", ""),
+        (2, "", ""),
+        (0, "", ""),
+        (256, "", ""),
+    ],
 )
-def test_a_rank_that_its_engine_asked_to_end_explains_nothing(status: int, counts: bool) -> None:
+def test_a_rank_that_its_engine_asked_to_end_explains_nothing(status: int, kind: str, how: str) -> None:
     found = with_loss(SERVING, [ended("VLLM::EngineCore", 118.0, "head", status=status)], 117.0, None)
-    assert (found.kind == "process-died") == counts
-    assert (found == SERVING) != counts
+    assert (found == SERVING) == (not kind)
+    assert found.kind == (kind or SERVING.kind)
+    assert f"VLLM::EngineCore (pid 7) of node head {how} while the engine served; " in found.summary or not kind
 
 
 def test_a_node_that_was_left_up_lost_its_peers() -> None:
