@@ -39,13 +39,14 @@ class Deaths:
     ``pids`` are all processes of the start; None (no table of this host shows them): nothing is ever found. ``phase``
     tells where the start stands, until its caller says that it is ``ready``. A process without a title of its own that
     ends is none of the engine's ranks, but one that was killed explains why one of them ended soon after it: ranks get
-    their titles late. A context manager: it holds a file descriptor of each process that it has found.
+    their titles late. A context manager: it holds a file descriptor of each process that it has found, and of ranks
+    alone once the engine is ready.
     """
 
     def __init__(
         self, pids: Callable[[], Collection[int]] | None, phase: Callable[[], str], node: str | None = None
     ) -> None:
-        self.ready = False
+        self._ready = False
         self._pids = pids
         self._phase = phase
         self._node = node
@@ -68,6 +69,18 @@ class Deaths:
                 os.close(handle)
         self._handles = {}
 
+    def ready(self) -> None:
+        """The engine serves from now on."""
+        self._ready = True
+        for identity in [i for i, called in self._known.items() if not TITLE.match(called)]:
+            self._drop(identity)
+
+    def last(self, now: float) -> Failure | None:
+        """Look at once; who is dead counts at once."""
+        if self._pids is not None and self._dead is None:
+            self._dead = self._look(now, LEAVES)
+        return self._dead
+
     def feed(self, _facts: Iterable[Fact], now: float) -> Failure | None:
         """``now``: seconds since launch. A Failure ``GRACE`` seconds after an engine process of the start has ended."""
         if self._pids is None:
@@ -79,15 +92,21 @@ class Deaths:
             return None
         return self._dead
 
-    def _look(self, now: float) -> Failure | None:
+    def _look(self, now: float, patience: float = 0.0) -> Failure | None:
+        """``patience``: seconds to wait for those on their way out, so that the kernel tells how they ended."""
+        until = time.monotonic() + patience
+        while time.monotonic() < until and any(is_ending(identity) for identity in self._known):
+            time.sleep(0.01)
         dead = []
         for identity, called in list(self._known.items()):
             process = look(identity.pid)
+            if process is None and _exists(identity.pid):
+                continue  # we can't look just now: too many files are open
             there = process is not None and process.identity == identity and process.state not in "ZX"
             if there and not is_ending(identity):
                 continue
             since = self._leaving.setdefault(identity, now)
-            if there and now - since < LEAVES:
+            if there and not patience and now - since < LEAVES:
                 continue
             handle = self._handles.get(identity, -1)
             status = status_of(identity.pid, handle)
@@ -95,10 +114,8 @@ class Deaths:
             if TITLE.match(called):
                 dead.append(failure)
                 continue
-            del self._known[identity], self._handles[identity]
+            self._drop(identity)
             self._titles.forget(identity)
-            if handle >= 0:
-                os.close(handle)
             # Compilers' helpers are told to end, by TERM; nobody means well with KILL.
             if status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
                 self._untitled = failure
@@ -114,9 +131,17 @@ class Deaths:
             called = f"a fork of pid {process.parent}" if title is None and TITLE.match(line) else line
             # A title changes once the rank is known; while a process is taken down it has none any more.
             self._known[process.identity] = title or self._known.get(process.identity, called)
-            if process.identity not in self._handles:
+            if self._ready and title is None and process.identity not in self._handles:
+                del self._known[process.identity]
+            elif process.identity not in self._handles:
                 self._handles[process.identity] = handle_of(pid)
         return None
+
+    def _drop(self, identity: Identity) -> None:
+        """Forget this process."""
+        del self._known[identity]
+        if (handle := self._handles.pop(identity)) >= 0:
+            os.close(handle)
 
     def _explained(self, found: Failure) -> Failure:
         """``found``, or the process without a title whose killing made it end."""
@@ -130,21 +155,32 @@ class Deaths:
         kind = "process-died" if status is None else "ended"
         if status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) not in ASKED:
             kind = "crashed" if os.WTERMSIG(status) in CRASHES else "killed"
-        phase = "serving" if self.ready else self._phase()
+        phase = "serving" if self._ready else self._phase()
         when = (
-            "while the engine served" if self.ready else "before the engine was ready, while its first process ran on"
+            "while the engine served" if self._ready else "before the engine was ready, while its first process ran on"
         )
         helps, no_help = advice(kind, phase) if kind != "ended" else ((), ())
         return Failure(
             phase=phase,
             kind=kind,
             summary=f"{called} (pid {identity.pid}) {told(status)} {when}",
-            rank=called.partition("Worker_")[2] or None,
+            rank=title["rank"] if (title := TITLE.match(called)) else None,
             node=self._node,
             after_seconds=round(now, 3),
             helps=helps,
             no_help=no_help,
         )
+
+
+def _exists(pid: int) -> bool:
+    """Is there a process or a corpse of this number? Needs no file."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def first_of(*feeds: Feed) -> Feed:

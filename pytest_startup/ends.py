@@ -108,7 +108,7 @@ def with_loss(failure: Failure, facts: Sequence[Fact], ready: float | None, said
     if ready is None or failure.kind not in ("ended", "not-serving"):
         return failure
     complains = parse_rank((said.rank if said is not None else None) or "")
-    ranks = [(f, TITLE.search(str(f.value))) for f in facts if f.name == "process.ended" and not _went(f)]
+    ranks = [(f, TITLE.match(str(f.value))) for f in facts if f.name == "process.ended" and not _went(f)]
     lost = [(f, m.group(), m.group("rank")) for f, m in ranks if m and (f.evidence.seconds or 0.0) > ready]
     lost = [(f, title, rank) for f, title, rank in lost if not parse_rank(rank or "").agrees(complains)]
     if not lost:
@@ -131,13 +131,13 @@ def late_losses(before: Sequence[Fact], after: Sequence[Fact], stop: float) -> l
     return [
         Leftover(OWN_END, f"{fact.value}: {fact.evidence.text}", released=False, node=fact.node)
         for fact in lost
-        if TITLE.search(str(fact.value)) and (fact.evidence.seconds or 0.0) <= stop
+        if TITLE.match(str(fact.value)) and (fact.evidence.seconds or 0.0) <= stop
     ]
 
 
 def lost_after(facts: Sequence[Fact], ready: float) -> list[Fact]:
     """Ranks that ended after ``ready`` (seconds since launch); before, helpers of a start may bear their names."""
-    lost = [f for f in facts if f.name == "process.ended" and TITLE.search(str(f.value))]
+    lost = [f for f in facts if f.name == "process.ended" and TITLE.match(str(f.value))]
     return [f for f in lost if (f.evidence.seconds or 0.0) > ready]
 
 

@@ -168,7 +168,7 @@ class LiveStart:
             stages.now("")
             with Deaths(pids_of(self.running), self._phase, only_node(self.running.logs)) as deaths:
                 if self._wait(self.running, deaths):
-                    deaths.ready = True
+                    deaths.ready()
                     self._observe(self.running, deaths, stages)
             stages.now("looking at memory and caches")
             seen.wall_seconds = self._now()

@@ -6,6 +6,7 @@ other one to end first.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -40,16 +41,21 @@ class Vigil:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+        if self.failure is None:
+            self.failure = self._deaths.last(self._now())
 
     def _watch(self) -> None:
         while not self._over.is_set():
-            now = time.monotonic() - self._running.launched_at
             ended = self._running.exited()
             if ended is None:
-                self.failure = self._deaths.feed((), now)
+                with contextlib.suppress(OSError):  # too many files are open just now
+                    self.failure = self._deaths.feed((), self._now())
             else:
-                self.failure = failure_of(ended, "while it served", "serving", round(now, 3))
+                self.failure = failure_of(ended, "while it served", "serving", round(self._now(), 3))
             if self.failure is not None:
                 self._cancel()
                 return
             self._over.wait(LOOK)
+
+    def _now(self) -> float:
+        return time.monotonic() - self._running.launched_at

@@ -26,7 +26,10 @@ GEMM1, GEMM2 = "trtllm::fused_moe::gemm1", "trtllm::fused_moe::gemm2"
 
 
 class Lines:
-    """Lines of one start in the order in which they are written; facts of bars come last, as from the reader."""
+    """Lines of one start in the order in which they are written; facts of bars come last, as from the reader.
+
+    A rank ``pid=7`` is a worker whose prefix has no rank.
+    """
 
     def __init__(self) -> None:
         self.at = 0
@@ -36,7 +39,9 @@ class Lines:
     def say(self, name: str, value: object, rank: str | None, **detail: object) -> Lines:
         self.at += 1
         into = self.bars if name == "autotune.tuned" else self.facts
-        into.append(fact(name, value, rank, line=self.at, **detail))
+        nameless = rank is not None and rank.startswith("pid=")
+        text = f"(Worker {rank}) {name} {value}" if nameless else ""
+        into.append(fact(name, value, None if nameless else rank, line=self.at, text=text, **detail))
         return self
 
     def context(self, rank: str | None) -> Lines:
@@ -143,6 +148,38 @@ CASES = {
         FAILED,
         ("records were refused: another environment wrote them", "prime the cache"),
     ),
+    "two engines whose workers have no name use their records": (
+        None,
+        (*DP, *Lines().tunes("pid=7").tunes("pid=9").all()),
+        (*DP, *Lines().hits("pid=17").hits("pid=19").all()),
+        PASSED,
+        (),
+    ),
+    "one of two engines whose workers have no name tunes again": (
+        None,
+        (*DP, *Lines().tunes("pid=7").tunes("pid=9").all()),
+        (*DP, *Lines().hits("pid=17").tunes("pid=19").all()),
+        FAILED,
+        (
+            "DP1 tuned again; every rank must use its own records",
+            "gemm1 tuned 21/21",
+            "42 loaded; gemm1 hit; gemm2 hit",
+        ),
+    ),
+    "a third process without a name": (
+        None,
+        (*DP, *Lines().tunes("pid=7").tunes("pid=9").all()),
+        (*DP, *Lines().hits("pid=17").hits("pid=18").hits("pid=19").all()),
+        NOT_OBSERVABLE,
+        ("no autotune line names rank DP0, and 12 name no rank",),
+    ),
+    "new records of a worker without a name": (
+        None,
+        (*DP, *Lines().tunes("pid=7").tunes("pid=9").all()),
+        (*DP, *Lines().hits("pid=17").context("pid=19").say("autotune.saved", 43, "pid=19", new=1).all()),
+        FAILED,
+        ("DP1 tuned again",),
+    ),
     "opened and closed empty": (
         None,
         Lines().context(None).all(),
@@ -187,6 +224,28 @@ REFERENCE_CASES = {
         ("rank TP1_EP1 has 21 records, 42 are expected",),
     ),
     "opened and closed empty": (None, Lines().context(None).all(), NOT_EXERCISED, ("did nothing",)),
+    "two engines whose workers have no name tune": (
+        None,
+        (*DP, *Lines().tunes("pid=7").tunes("pid=9").all()),
+        PASSED,
+        (),
+    ),
+    "records refused and nothing tuned": (
+        None,
+        Lines().context("TP0").say("autotune.refused", "x", "TP0").all(),
+        NOT_EXERCISED,
+        ("records were refused, and nothing was tuned in their place",),
+    ),
+    "old records refused, then tuned, by workers without a name": (
+        None,
+        (
+            *DP,
+            *Lines().say("autotune.refused", "x", "pid=7").tunes("pid=7").all(),
+            *Lines().say("autotune.refused", "x", "pid=9").tunes("pid=9").all(),
+        ),
+        PASSED,
+        (),
+    ),
     "a warm reference": (ONE, Lines().hits(None).all(), PASSED, ()),
 }  # fmt: skip
 

@@ -77,6 +77,36 @@ CASES: dict[str, tuple[ExpectTiers, tuple[Fact, ...], Outcome, tuple[str, ...]]]
         PASSED,
         (),
     ),
+    "one of two engines was never asked for what came back": (
+        replace(WANTED, external=0.4),
+        (
+            *FIRST,
+            *counted("external", 950, 1000, "returns"),
+            *counted("prefix", 0, 1000, "returns"),
+            *counted("prefix", 0, 1000, "returns", engine="1"),
+            made(),
+        ),
+        NOT_EXERCISED,
+        (
+            "the external cache tier of engine 1 was never asked when the sessions came back, others were",
+            "engine 1: 1,000 tokens came back",
+        ),
+    ),
+    "one of two engines kept its session itself": (
+        replace(WANTED, external=0.4),
+        (
+            *FIRST,
+            *counted("external", 950, 1000, "returns"),
+            *counted("external", 0, 900, "returns", engine="1"),
+            *counted("prefix", 400, 1300, "returns", engine="1"),
+            made(),
+        ),
+        NOT_EXERCISED,
+        (
+            "the external cache tier of engine 1 had nothing to give when the sessions came back",
+            "engine 1: its own cache gave 400 tokens",
+        ),
+    ),
     "both engines give their share": (
         WANTED,
         (

@@ -65,6 +65,7 @@ WAITS, EXITS = 4194560, 4194564
     ("state", "flags", "threads", "code", "pending", "ending", "status"),
     [
         ("S", WAITS, 9, 0, 0, False, None),
+        ("D", WAITS, 9, 0, None, True, None),  # writes its core
         ("S", WAITS, 9, 0, 1 << 14, False, None),  # a TERM that waits is only asked for
         ("S", WAITS, 9, 0, 1 << 8, True, None),
         ("R", EXITS, 1, 9, 0, True, 9),
@@ -75,13 +76,21 @@ WAITS, EXITS = 4194560, 4194564
     ],
 )
 def test_a_process_on_its_way_out(
-    tmp_path: Path, state: str, flags: int, threads: int, code: int, pending: int, ending: bool, status: int | None
+    tmp_path: Path,
+    state: str,
+    flags: int,
+    threads: int,
+    code: int,
+    pending: int | None,
+    ending: bool,
+    status: int | None,
 ) -> None:
     folder = tmp_path / "5"
     folder.mkdir()
     row = ROW.format(pid=5, state=state, flags=flags, threads=threads, code=code)
     (folder / "stat").write_text(row)
-    (folder / "status").write_text(f"Name:\tx\nSigPnd:\t{pending:016x}\nShdPnd:\t{0:016x}\n")
+    masks = f"SigPnd:\t{pending or 0:016x}\nShdPnd:\t{0:016x}\n"
+    (folder / "status").write_text(f"Name:\tx\nCoreDumping:\t{int(pending is None)}\n{masks}")
     assert is_ending(Identity(5, 900), tmp_path) is ending
     assert not is_ending(Identity(5, 901), tmp_path)  # the number is another's
     assert not is_ending(Identity(6, 900), tmp_path)
@@ -104,6 +113,41 @@ def test_a_rank_that_takes_long_to_go_is_dead_at_once(
         assert found.after_seconds is not None
         assert found.after_seconds - 100.0 <= time.monotonic() - begin
         assert pair["VLLM::Worker_TP1"].poll() is None
+
+
+def test_who_is_dead_at_the_end_counts_at_once(pair: dict[str, subprocess.Popen[bytes]]) -> None:
+    with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "serving") as deaths:
+        assert nothing(deaths)
+        deaths.ready()
+        assert deaths.last(103.0) is None
+        pair["VLLM::EngineCore"].kill()
+        pair["VLLM::EngineCore"].wait()
+        found = deaths.last(103.0)
+    assert found is not None
+    assert "VLLM::EngineCore (pid " in found.summary
+    assert found.summary.endswith(" while the engine served")
+    assert found.phase == "serving"
+
+
+def test_a_rank_that_can_not_be_looked_at_is_not_dead(
+    pair: dict[str, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many files are open: nothing of the process table can be read."""
+    with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "serving") as deaths:
+        assert nothing(deaths)
+        monkeypatch.setattr("pytest_startup.deaths.look", lambda _: None)
+        assert nothing(deaths)
+        assert deaths.last(103.0) is None
+
+
+def test_behind_ready_files_are_held_for_ranks_alone(pair: dict[str, subprocess.Popen[bytes]]) -> None:
+    with Deaths(lambda: {p.pid for p in pair.values()}, lambda: "serving") as deaths:
+        assert nothing(deaths)
+        before = len(os.listdir("/proc/self/fd"))
+        deaths.ready()
+        assert len(os.listdir("/proc/self/fd")) == before - 1  # ninja's
+        assert nothing(deaths)
+        assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
 def test_a_killed_rank_is_named(pair: dict[str, subprocess.Popen[bytes]]) -> None:

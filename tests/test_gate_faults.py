@@ -165,6 +165,13 @@ FAULTS = {
         "serving",
         helps="who else may have sent the signal",
     ),
+    "a rank is killed as the engine gets ready": Fault(
+        ({"children": [{**RANK, "die_at": "ready"}]},),
+        {"reference::ready": "failed"},
+        r"^VLLM::Worker_TP1 \(pid \d+\) was killed by SIGKILL ",
+        "killed",
+        helps="who else may have sent the signal",
+    ),
     "health 200 and no answer any more": Fault(
         ({"completion": ["good", "never"]},),
         {"reference::ready": "failed"},

@@ -132,6 +132,8 @@ KILLS_RANK = "serves(engine, 3); os.kill(int(RANK.read_text()), signal.SIGKILL)"
         (KILLS_RANK, ("-k", "not cleanup"), "ended by itself: restart-1: VLLM::Worker_TP1"),
         (KILLS_ENGINE, ("-k", "not cleanup"), "ended by itself: restart-1: the engine's process"),
         (KILLS_ENGINE, (), "ended by itself: extra-1: the engine's process"),
+        (KILLS_RANK, ("--startup-keep", "-k", "not cleanup"), "ended by itself: restart-1: VLLM::Worker_TP1"),
+        (KILLS_ENGINE, ("--startup-keep", "-k", "not cleanup"), "ended by itself: restart-1: the engine's process"),
     ],
     ids=[
         "as the very last thing",
@@ -139,6 +141,8 @@ KILLS_RANK = "serves(engine, 3); os.kill(int(RANK.read_text()), signal.SIGKILL)"
         "of a planned start without its cleanup",
         "the whole engine without its cleanup",
         "the whole engine as the very last thing",
+        "and is left up as asked, without its cleanup",
+        "the whole engine, left up as asked",
     ],
 )
 def test_what_ends_in_a_test_that_does_not_mind(site: Site, body: str, args: tuple[str, ...], said: str) -> None:

@@ -44,10 +44,11 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, b
         _silent(judging, before)
         return judging.verdict()
     unused = [f for f in findings if f.kind == "never-used"]
-    if not log.any and not any(r.refused for r in log.ranks.values()) and not log.refused:
-        _not_exercised(judging, wanted, log, unused)
-    elif log.refused and wanted.hits == "all":
+    strict = warm and wanted.hits == "all"
+    if log.refused and strict:
         _refused(judging, wanted, log)
+    elif not log.any and not (strict and any(r.refused for r in log.ranks.values())):
+        _not_exercised(judging, wanted, log, unused)
     change = common.changed_on_purpose(restart)
     use = [f for f in findings if f.kind in USE and wanted.hits == "all"]
     rest = [f for f in findings if f.kind not in (*USE, "never-used")]
@@ -134,7 +135,9 @@ def _not_exercised(
         judging.not_exercised(first.summary, first.expected, first.observed, first.evidence, first.helps)
     elif log.lines:
         judging.not_exercised(
-            "the autotuner opened and closed and did nothing: no operator of this model uses tuned records",
+            "records were refused, and nothing was tuned in their place"
+            if log.refused or any(r.refused for r in log.ranks.values())
+            else "the autotuner opened and closed and did nothing: no operator of this model uses tuned records",
             _expected(wanted),
             told_of(log),
             log.lines,
@@ -208,7 +211,15 @@ def _by_log_alone(
     for name, rank in log.ranks.items():
         if name in told or not log.any:
             continue
-        if not rank.facts and (wanted.ranks is not None or len(book.workers) > 1):
+        if not rank.facts and log.stray and len(book.workers) > 1:
+            judging.not_observable(
+                f"no autotune line names {_rank(name, book)}, and {len(log.stray)} name no rank",
+                _expected(wanted),
+                f"autotune lines of {_rank(name, book)}",
+                log.stray,
+                source="expect.autotune",
+            )
+        elif not rank.facts and (wanted.ranks is not None or len(book.workers) > 1):
             judging.failed(
                 f"no autotune line of {_rank(name, book)}",
                 f"{wanted.ranks or len(book.workers)} ranks with {_own(wanted, book)[4:]}",

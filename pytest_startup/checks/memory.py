@@ -206,7 +206,7 @@ def _killed(judging: common.Judging, start: StartRecord) -> None:
     """The kernel counts kills of the whole host, other containers' own limits included: only with a loss of ours is
     that our memory."""
     facts = figures(start, "host.oom_kill")
-    lost = any(TITLE.search(str(f.value)) for f in start.named("process.ended"))
+    lost = any(TITLE.match(str(f.value)) for f in start.named("process.ended"))
     if facts and (lost or start.failure is not None):
         judging.failed(
             f"the kernel's out-of-memory killer ended {common.shown(gib(facts[0]))} processes of this host",

@@ -29,7 +29,9 @@ def check(profile: Profile, reference: StartRecord | None, start: StartRecord, _
     judging = common.Judging("ready", "a completed request after HTTP 200 of the health endpoint")
     if start.failure is not None:
         _start_failed(judging, start, start.failure)
-    answers = [c for c in start.completions if c.purpose in PURPOSES]
+    # What we cancelled ourselves when the engine was found dead says nothing.
+    ours = start.failure is not None
+    answers = [c for c in start.completions if c.purpose in PURPOSES and not (ours and c.error == "cancelled")]
     if not answers and start.failure is None:
         judging.failed(
             "the engine never completed a request",
@@ -299,7 +301,7 @@ def _lost(judging: common.Judging, start: StartRecord) -> None:
     facts = [
         f
         for f in start.named("process.ended")
-        if TITLE.search(str(f.value)) and (f.evidence.seconds or 0.0) > (start.ready_seconds or 0.0)
+        if TITLE.match(str(f.value)) and (f.evidence.seconds or 0.0) > (start.ready_seconds or 0.0)
     ]
     if facts:
         judging.failed(

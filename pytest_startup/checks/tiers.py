@@ -148,7 +148,7 @@ def _judge(judging: common.Judging, start: StartRecord, tier: Tier, least: float
         return
     judging.numbers[f"{tier.name} %"] = round(used / offered * 100, 1)
     if returns:
-        tiers_sessions.each_engine(judging, used_facts, offered_facts, source)
+        tiers_sessions.each_engine(judging, start, used_facts, offered_facts, source)
     if used / offered < least:
         _too_low(judging, tier, used / offered, expected, seen, facts, source, returns)
 

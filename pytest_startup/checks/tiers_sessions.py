@@ -85,10 +85,19 @@ def _shown(members: Mapping[str, JSON]) -> str:
     )
 
 
+def _returns(start: StartRecord, name: str) -> list[Fact]:
+    return [f for f in start.named(name) if f.detail.get("window") == RETURNS]
+
+
+def _usual(tokens: Mapping[str | None, float]) -> float:
+    """Half of what an engine got on the average: with less, nothing is said of it."""
+    return sum(tokens.values()) / (2 * len(tokens))
+
+
 def own_share(start: StartRecord) -> list[str]:
     """How much of the returns the engine's own cache gave, where its counters say it."""
     hits, queries = (
-        [common.number(f.value) or 0.0 for f in start.named(name) if f.detail.get("window") == RETURNS]
+        [common.number(f.value) or 0.0 for f in _returns(start, name)]
         for name in ("cache.prefix_hits", "cache.prefix_queries")
     )
     if not hits or not sum(queries):
@@ -96,7 +105,9 @@ def own_share(start: StartRecord) -> list[str]:
     return [f"the engine's own cache gave {common.percent(sum(hits) / sum(queries))} of the returns"]
 
 
-def each_engine(judging: common.Judging, used: Sequence[Fact], offered: Sequence[Fact], source: str) -> None:
+def each_engine(
+    judging: common.Judging, start: StartRecord, used: Sequence[Fact], offered: Sequence[Fact], source: str
+) -> None:
     """Of several data-parallel engines each has a tier of its own: one that gives nothing hides behind the others.
 
     Sessions go where they were before (``Target.to_engine``); where a router does as it likes, hits are rarer on every
@@ -104,8 +115,31 @@ def each_engine(judging: common.Judging, used: Sequence[Fact], offered: Sequence
     """
     gave = {f.engine: common.number(f.value) or 0.0 for f in used}
     asked_for = {f.engine: common.number(f.value) or 0.0 for f in offered}
+    came = {f.engine: common.number(f.value) or 0.0 for f in _returns(start, "cache.prefix_queries")}
+    for engine, tokens in came.items():
+        if engine is None or asked_for.get(engine) or tokens < _usual(came) or not sum(asked_for.values()):
+            continue
+        judging.not_exercised(
+            f"the external cache tier of engine {engine} was never asked when the sessions came back, others were",
+            "some use by every data-parallel engine",
+            [f"engine {engine}: {common.shown(tokens, 'tokens')} came back"],
+            [f for f in (*used, *offered, *_returns(start, "cache.prefix_queries")) if f.engine == engine],
+            (f"{_MORE}, or {_QUIETLY}",),
+            source,
+        )
     for engine, tokens in asked_for.items():
-        if engine is None or gave.get(engine) or tokens < sum(asked_for.values()) / (2 * len(asked_for)):
+        if engine is None or gave.get(engine) or not tokens or tokens < _usual(asked_for):
+            continue
+        own = sum(common.number(f.value) or 0.0 for f in _returns(start, "cache.prefix_hits") if f.engine == engine)
+        if own:
+            judging.not_exercised(
+                f"the external cache tier of engine {engine} had nothing to give when the sessions came back",
+                "some use by every data-parallel engine",
+                [f"engine {engine}: its own cache gave {common.shown(own, 'tokens')}"],
+                [f for f in (*used, *offered) if f.engine == engine],
+                (_MORE,),
+                source,
+            )
             continue
         judging.failed(
             f"the external cache tier of engine {engine} never gave anything when the sessions came back, others did",

@@ -63,8 +63,9 @@ def status_of(pid: int, handle: int, proc: str | os.PathLike[str] = "/proc") -> 
 
 
 def is_ending(identity: Identity, proc: str | os.PathLike[str] = "/proc") -> bool:
-    """Is this process on its way out, though the table still has it: a KILL waits for it, it exits (to give its memory
-    back takes a large one a while), or its first thread has gone and others have not? A corpse is no longer."""
+    """Is this process on its way out, though the table still has it: a KILL waits for it, it writes its core, it exits
+    (to give its memory back takes a large one a while), or its first thread has gone and others have not? A corpse is
+    no longer."""
     try:
         with open(f"{proc}/{identity.pid}/stat", encoding="utf-8", errors="replace") as file:
             text = file.read()
@@ -74,10 +75,11 @@ def is_ending(identity: Identity, proc: str | os.PathLike[str] = "/proc") -> boo
         if process.state in "ZX" or flags & _EXITING:
             return True
         with open(f"{proc}/{identity.pid}/status", encoding="utf-8", errors="replace") as file:
-            pending = [int(line.split()[1], 16) for line in file if line.startswith(("SigPnd:", "ShdPnd:"))]
+            shown = dict(line.split(":", 1) for line in file if ":" in line)
+        pending = [int(shown.get(name, "0"), 16) for name in ("SigPnd", "ShdPnd")]
     except (OSError, ValueError, IndexError):
         return False
-    return any(mask & _KILL for mask in pending)
+    return shown.get("CoreDumping", "0").strip() == "1" or any(mask & _KILL for mask in pending)
 
 
 def told(status: int | None) -> str:

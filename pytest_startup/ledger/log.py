@@ -26,6 +26,7 @@ PLACES = ("autotune.file", "autotune.cache")
 REFUSALS = ("was created in a different environment", "legacy cuDNN config", "Ignoring invalid managed cache entry")
 _OP = re.compile(r"[\w.]+(?:::\w+)+")
 _PATH = re.compile(r"(/[^\s'\",]+\.json)")
+_PREFIX = re.compile(r"\(Worker pid=(\d+)\)")
 _NEW = re.compile(r"\((\d+) new\b")
 
 
@@ -72,7 +73,7 @@ class TuningLog:
     def any(self) -> bool:
         """Did anything happen besides an autotuner that opened and closed?"""
         used = any(r.hit or r.tuned or r.loaded or r.new for r in self.ranks.values())
-        return used or any(f.name in ("autotune.hit", "autotune.tuned") for f in self.stray)
+        return used or any(f.name in ("autotune.hit", "autotune.tuned") or _records(f) for f in self.stray)
 
     @property
     def lines(self) -> tuple[Fact, ...]:
@@ -86,7 +87,11 @@ class TuningLog:
 
 
 def read(record: StartRecord, workers: Sequence[Worker]) -> TuningLog:
-    """Give each tuning line of a record to its worker."""
+    """Give each tuning line of a record to its worker.
+
+    The only worker of a data-parallel engine has no rank in its prefix (vLLM 0.26.0, dense: ``(Worker pid=4521)``). As
+    many nameless processes as there are workers without a line are these workers, in the order of their pids.
+    """
     ranks = {w.name: RankLog() for w in workers}
     stray: list[Fact] = []
     paths: set[str] = set()
@@ -102,7 +107,25 @@ def read(record: StartRecord, workers: Sequence[Worker]) -> TuningLog:
             stray.append(fact)
         else:
             _take(ranks[worker.name], fact, refusal)
+    silent = [log for log in ranks.values() if not log.facts]
+    pids = sorted({pid for fact in stray if (pid := _pid(fact)) is not None})
+    if len(pids) == len(silent) > 1:
+        for fact in stray:
+            if (pid := _pid(fact)) is not None:
+                _take(silent[pids.index(pid)], fact, is_refusal(fact))
+        stray = [fact for fact in stray if _pid(fact) is None]
     return TuningLog(ranks, tuple(stray), frozenset(paths))
+
+
+def _pid(fact: Fact) -> int | None:
+    found = _PREFIX.match(fact.evidence.text)
+    return int(found[1]) if found else None
+
+
+def _records(fact: Fact) -> bool:
+    """Were records of a file read, or new ones saved?"""
+    new = count(fact.member("new"))
+    return fact.name == "autotune.loaded" or (fact.name == "autotune.saved" and (new is None or new > 0))
 
 
 def is_refusal(fact: Fact) -> bool:

@@ -37,9 +37,10 @@ class Target:
 
     def to_engine(self, engines: Sequence[str], index: int) -> dict[str, str]:
         """Headers that send all requests of one ``index`` to the same of several data-parallel engines, in turn: each
-        has a cache of its own, and a router may send what comes again to another one."""
+        has a cache of its own, and a router may send what comes again to another one. They are numbered as the server
+        has them, from 0: with load balancing per node their names begin at the node's first rank."""
         header = self.endpoints.engine_header
-        return {header: engines[index % len(engines)]} if header and len(engines) > 1 else {}
+        return {header: str(index % len(engines))} if header and len(engines) > 1 else {}
 
 
 def ask(

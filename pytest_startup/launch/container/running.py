@@ -19,6 +19,7 @@ from pytest_startup.launch.container.file_log import Earlier, FilePump
 from pytest_startup.launch.container.log import LogPump, Position
 from pytest_startup.launch.container.processes import ContainerProcesses
 from pytest_startup.launch.container.watch import Boot, Watcher
+from pytest_startup.launch.exits import is_ending
 from pytest_startup.launch.identity import identify, shown_arguments
 from pytest_startup.launch.listeners import who_listens
 from pytest_startup.launch.memory import shm_names
@@ -239,7 +240,8 @@ class ContainerRunning:
         if self._processes is not None:
             self._processes.pause()
             main = self._launched.boot.main
-            if main is not None and identify(main.pid) != main:  # the daemon is about to find it out
+            # The daemon is about to find it out.
+            if main is not None and (identify(main.pid) != main or is_ending(main)):
                 self._alone = self._watcher.wait(_FINDS_OUT)
         interrupted = self._stop_engine(limit)
         return self._prove(begin, limit), interrupted

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_startup.launch import registry, stopping
+from pytest_startup.launch.exits import is_ending
 from pytest_startup.launch.identity import Identity, Process, identify
 from pytest_startup.launch.memory import shm_events
 from pytest_startup.launch.process.pump import Pump
@@ -73,6 +74,8 @@ class Keeper:
         self._kept = False
         self._ending: stopping.Ending | None = None
         self._exited = False
+        #: Was the first process on its way out before anybody was told to stop?
+        self._left = False
         self._entry_lock = threading.Lock()
 
     def run(self) -> None:
@@ -215,7 +218,7 @@ class Keeper:
             if pid == self._main.pid and not self._exited:
                 self._exited = True
                 self._pump.drain()
-                code, alone = os.waitstatus_to_exitcode(status), self._ending is None
+                code, alone = os.waitstatus_to_exitcode(status), self._ending is None or self._left
                 self._say("exit", code=code, at=time.monotonic(), alone=alone)
 
     def _read_commands(self) -> None:
@@ -236,8 +239,9 @@ class Keeper:
             self._record()
             self._say("keep")
         elif command["do"] == "facts":
-            if self._watch.peak is None and not self._exited:
-                self._watch.look()  # asked before the first sample was due
+            if not self._exited and self._ending is None:
+                self._watch.look_well()
+                self._reap()
             self._say("facts", **self._figures())
 
     def _owner_died(self) -> None:
@@ -250,6 +254,7 @@ class Keeper:
         if self._ending is None:
             self._watch.pause()
             self._reap()  # who has gone by now did so by itself
+            self._left = is_ending(self._main)
             self._ending = stopping.Ending(self._watch.living, self._main, limit, give_up)
         else:
             self._ending.hurry(limit)

@@ -6,7 +6,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from pytest_startup.launch.exits import handle_of, is_ending, status_of
@@ -69,8 +69,7 @@ class Watch:
     def pause(self) -> None:
         """Take a last sample and stop watching, before anybody is told to stop. Idempotent."""
         if not self._paused.is_set():
-            self._let_go()
-            self.look()  # what is gone by now was lost
+            self.look_well()
             self._paused.set()
             with self._busy:
                 for handle in self._handles.values():
@@ -78,18 +77,20 @@ class Watch:
                         os.close(handle)
                 self._handles = {}
 
-    def _let_go(self) -> None:
-        """Who was killed just now, and is still in the table, is gone a moment later."""
+    def look_well(self) -> None:
+        """One sample, in which nobody lives who is on its way out: who was killed just now is still in the table, and
+        gone a moment later; one that writes its core takes longer."""
         with self._busy:
             ranks = [self._main, *self._handles]
         until = time.monotonic() + _LAST
         while any(is_ending(identity) for identity in ranks) and time.monotonic() < until:
             time.sleep(0.01)
+        self.look({identity for identity in ranks if is_ending(identity)} - {self._main})
 
-    def look(self) -> None:
-        """One sample."""
+    def look(self, leaving: Collection[Identity] = ()) -> None:
+        """One sample; ``leaving``: who no longer counts."""
         with self._busy:
-            processes = self.living()
+            processes = [p for p in self.living() if p.identity not in leaving]
             seconds = time.monotonic() - self._launched_at
             fresh = {p.identity for p in processes} - self.known
             self.known |= fresh
