@@ -122,6 +122,7 @@ def judge_marked(gate: Gate, request: Request, path: Path, line: int | None) -> 
 
 def _assert(marker: str, start: StartRecord, reference: StartRecord | None, expected: dict[str, Any]) -> Verdict:
     __tracebackhide__ = True
+    start, reference = _record(start), None if reference is None else _record(reference)
     profile = expected.pop("profile", None) or _bare(start)
     baseline = expected.pop("baseline", None)
     try:
@@ -145,6 +146,14 @@ def _judge(
         records = {r.name: r for r in (start, reference) if r is not None}
         raise AssertionError(verdict_text(verdict, profile, start.name, records))
     return verdict
+
+
+def _record(start: StartRecord) -> StartRecord:
+    """A start's record, also where the fixture that has it was given."""
+    found = getattr(start, "record", start)
+    if not isinstance(found, StartRecord):
+        raise TypeError(f"expected the record of a start (engine.record), found {type(start).__name__}")
+    return found
 
 
 def _bare(start: StartRecord) -> Profile:

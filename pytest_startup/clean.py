@@ -127,6 +127,8 @@ def main(argv: Sequence[str]) -> int:
             stack.callback(one.close)
             for title, things, way in one.find():
                 found.append(Found(title, things, way))
+            for note in one.notes:
+                print(f"pytest-startup clean: {note}", file=sys.stderr)
             for problem in one.problems:
                 print(f"pytest-startup clean: {problem}", file=sys.stderr)
                 unseen = True

@@ -30,12 +30,13 @@ class Far:
         from pytest_startup.profile.load import load
 
         self.problems: list[str] = []
+        self.notes: list[str] = []
         profile = load(path, os.environ, need_environment=False)
         self._launcher = NodesLauncher()
         ways = self._launcher.access(profile)
         self._ways = {name: way for name, way in ways.items() if way.node.reach.kind == "ssh"}
         if not self._ways:
-            self.problems.append(f"{path}: no node of it is behind ssh; what was started from here is found without it")
+            self.notes.append(f"{path}: no node of it is behind ssh; what was started from here is found without it")
 
     def find(self) -> Iterator[Found]:
         """Title, things that would be removed, and how; changes nothing."""

@@ -109,4 +109,8 @@ def _run(request: pytest.FixtureRequest, profile: Profile | None = None) -> Gate
     path = getattr(request, "param", None) or next(iter(session.options.profiles), None)
     if path is None:
         pytest.fail(NO_PROFILE, pytrace=False)
-    return session.run(path)
+    try:
+        return session.run(path)
+    except pytest.UsageError as error:
+        said = "\n".join(f"{request.node.nodeid}: {text}" for text in error.args)
+        raise pytest.fail.Exception(said, pytrace=False) from None

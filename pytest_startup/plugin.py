@@ -44,6 +44,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("startup_report", "as --startup-report, one KIND=PATH per line", type="linelist")
 
 
+#: What the variables that we read begin with.
+VARIABLES = "PYTEST_STARTUP_"
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     from pytest_startup.markers import REGISTERED
@@ -52,6 +56,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", text)
     if config.option.help or config.option.version:
         return
+    if any(name.startswith(VARIABLES) for name in os.environ) or any(
+        str(arg).startswith("--startup-") for arg in config.invocation_params.args
+    ):
+        from pytest_startup.unheard import unheard
+
+        ini = config.inipath
+        if told := unheard(os.environ, config.invocation_params.args, config.invocation_params.dir, ini):
+            raise pytest.UsageError(*told)
     if names_profile(config):
         from pytest_startup.activation import session_of
 

@@ -47,6 +47,14 @@ def test_the_second_rank_is_missed_without_being_told_how_many_there_are(leader,
     assert f"  evidence  cache/{place('0.6.18')}/{NAME}  42 records, none for rank 1" in out
 
 
+def test_a_folder_without_the_records_that_are_asked_for(tmp_path, capsys):
+    assert main(["cache", str(tmp_path), "--ranks", "2", "--records", "42"]) == 1
+    out = capsys.readouterr().out
+    assert "FOUND rank-missing: rank 0 has no records of its own" in out
+    assert "FOUND rank-missing: rank 1 has no records of its own" in out
+    assert "  expected  42 own records per rank" in out
+
+
 def test_json_has_every_record_and_finding(leader, capsys):
     assert main(["cache", str(leader), "--json"]) == 1
     out = json.loads(capsys.readouterr().out)

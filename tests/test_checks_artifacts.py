@@ -57,6 +57,20 @@ def test_loads_without_a_watched_cache() -> None:
     says(check(profile(), reference(saved()), record(loaded()), None), PASSED)
 
 
+def test_a_watched_folder_that_is_not_the_engines() -> None:
+    """A misspelt path: nothing was watched there, and a wipe of it wiped nothing."""
+    watched = profile(caches=(CacheFolder("compile-cache", Path("/cache"), "compile"),))
+    gone = CacheTree("compile-cache", "/cache", exists=False)
+    for start in (cold(saved(), after=gone), warm(loaded(), before=gone, after=gone)):
+        before = cold(saved(), after=gone) if start.name != "reference" else None
+        says(
+            check(watched, before, start, None),
+            FAILED,
+            "cache compile-cache is not where the engine keeps its artifacts: there is no /cache",
+            "compare caches.compile-cache.path with the folder in the log",
+        )
+
+
 def test_hash_changed() -> None:
     both = tree({model(): "code", model(key=OTHER): "new code"})
     verdict = check(profile(), cold(saved()), warm(saved(key=OTHER), after=both), None)

@@ -119,7 +119,7 @@ def test_how_what_was_left_up_is_ended(tmp_path):
 def test_clean_with_a_profile_that_helps_nothing(tmp_path):
     pair(tmp_path, "x-")
     done = clean("--profile", str(tmp_path / "pair.yaml"))
-    assert done.returncode == 1
+    assert done.returncode == 0, done.stdout
     assert "no node of it is behind ssh" in done.stderr
     done = clean("--profile", str(tmp_path / "none.yaml"))
     assert done.returncode == 2

@@ -9,6 +9,7 @@ import pytest
 from helpers_gate import PROFILE, calls, run, use
 
 from pytest_startup.options import OptionError, Source, from_environment, resolve
+from pytest_startup.unheard import unheard
 
 BROKEN = "schema: 1\nname: x\nengine: {kind: vlm, model: m}\nlaunch: {process: {command: [vllm]}}\nexpekt: 3\n"
 
@@ -184,6 +185,34 @@ def test_a_variable_that_names_no_profile_is_an_error(pytester: pytest.Pytester)
     result = run(pytester, profile=None, env={"PYTEST_STARTUP_PROFILE": os.pathsep})
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "PYTEST_STARTUP_PROFILE is set and names no profile" in result.stderr.str() + result.stdout.str()
+
+
+def test_a_misspelt_variable_is_an_error(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_of_their_own(): pass")
+    result = run(pytester, profile=None, env={"PYTEST_STARTUP_PROFIL": "x.yaml"})
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    said = result.stderr.str() + result.stdout.str()
+    assert "PYTEST_STARTUP_PROFIL: there is no such variable; did you mean 'PYTEST_STARTUP_PROFILE'?" in said
+
+
+@pytest.mark.parametrize(
+    ("args", "ini", "lost"),
+    [
+        (["--startup-artifacts", "{out}"], None, True),
+        (["--startup-artifacts={out}"], None, False),
+        (["--startup-artifacts", "{out}/new"], None, False),  # not there yet: pytest takes it for nothing
+        (["--startup-artifacts", "{out}"], "pytest.ini", False),
+        (["-c", "other.ini", "--startup-artifacts", "{out}"], None, False),
+    ],
+)
+def test_an_ini_file_that_pytest_has_lost(tmp_path: Path, args: list[str], ini: str | None, lost: bool) -> None:
+    here, out = tmp_path / "repo", tmp_path / "out"
+    here.mkdir()
+    out.mkdir()
+    (here / "pytest.ini").write_text("[pytest]\nstartup_profile = x.yaml\n")
+    told = unheard((), [a.format(out=out) for a in args], here, here / ini if ini else None)
+    words = f"--startup-artifacts {out}: pytest takes {out} for a test path and does not read {here / 'pytest.ini'}"
+    assert told == ([f"{words}; write --startup-artifacts={out}"] if lost else [])
 
 
 def test_markers_of_tests_can_not_be_left_out_either(pytester: pytest.Pytester) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from helpers_gate import PROFILE, calls, run, start_record, use
 
@@ -117,6 +120,24 @@ def test_a_test_that_needs_a_profile_says_so(pytester: pytest.Pytester) -> None:
     assert result.stdout.str().count("this test needs a profile: --startup-profile, PYTEST_STARTUP_PROFILE,") >= 2
 
 
+def test_a_profile_of_its_own_that_is_not_there(pytester: pytest.Pytester) -> None:
+    use(pytester)
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.startup_profile("nope.yaml")
+        def test_a(startup_profile): ...
+        """
+    )
+    out = run(pytester).stdout.str()
+    assert (
+        "test_a_profile_of_its_own_that_is_not_there.py::test_a[nope]: nope.yaml: no such file; did you mean profile.yaml?"
+        in out
+    )
+    assert "activation.py" not in out
+
+
 @pytest.mark.parametrize("workers", [(), ("-n", "1", "-p", "xdist")], ids=["alone", "xdist"])
 def test_a_profile_of_its_own_by_marker(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     use(pytester)
@@ -168,6 +189,11 @@ def test_assertion_functions_say_what_the_gate_says() -> None:
     assert "2,048" in text
     assert "restart-1/head/engine.log:7" in text
     assert asserts.assert_kv(before, tokens=4096).outcome is Outcome.PASSED
+    engine: Any = SimpleNamespace(record=before)
+    assert asserts.assert_kv(engine, tokens=4096).outcome is Outcome.PASSED
+    wrong: Any = "restart-1"
+    with pytest.raises(TypeError, match=r"expected the record of a start \(engine.record\), found str"):
+        asserts.assert_kv(wrong, tokens=4096)
 
 
 def test_what_was_not_seen_is_no_pass_for_an_assertion_either() -> None:

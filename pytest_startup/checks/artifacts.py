@@ -195,6 +195,17 @@ def _trees(judging: common.Judging, profile: Profile, start: StartRecord, book: 
     """What the watched compile caches hold; files that nothing shows to be used are not a pass."""
     kinds = {c.name: c.kind for c in profile.caches}
     trees = [t for t in start.caches_before if kinds.get(t.name) in COMPILE_KINDS and t.files]
+    used = start.named("compile.cache_loaded", "compile.cache_written")
+    absent = [t for t in start.caches_after if kinds.get(t.name) == "compile" and not t.exists]
+    for tree in absent if used else ():
+        judging.failed(
+            f"cache {tree.name} is not where the engine keeps its artifacts: there is no {tree.path}",
+            "a watched compile cache is the folder that the engine uses",
+            [f.evidence.text for f in used[:2]],
+            used[:2],
+            (f"compare caches.{tree.name}.path with the folder in the log; nothing was watched or wiped there",),
+            f"caches.{tree.name}.path",
+        )
     if lines:
         judging.saw(*(_tree(t) for t in start.caches_after if kinds.get(t.name) in COMPILE_KINDS and t.files))
     elif trees and not any(book.exercised.values()):

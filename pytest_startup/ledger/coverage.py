@@ -22,7 +22,10 @@ def coverage(case: Case) -> Iterator[LedgerFinding]:
     """``rank-missing``, ``rank-incomplete`` and ``rank-surplus``."""
     wanted = case.expect.records_per_rank
     held = any(h.records for h in case.holdings)
-    if not case.watched or not (held or (case.warm and wanted and case.tuning.saves not in ("memory", None))):
+    alone = case.record.kind == "none" and bool(wanted or case.expect.ranks)  # a folder that was asked about, no start
+    if not alone and (
+        not case.watched or not (held or (case.warm and wanted and case.tuning.saves not in ("memory", None)))
+    ):
         return
     groups = [buckets_of(h.records) for h in case.holdings]
     counts = tuple(f"{h.worker.name}: {len(h.records)} records" for h in case.holdings)
