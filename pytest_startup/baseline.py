@@ -54,9 +54,9 @@ def identity(profile: Profile, records: Iterable[StartRecord]) -> dict[str, JSON
     """What is pinned and what was seen of engine and host; what was not seen is left out."""
     pinned: dict[str, JSON] = {
         "engine.kind": profile.engine.kind,
-        "engine.model": profile.engine.model,
+        "engine.model": _portable(profile.engine.model, profile),
         "engine.revision": profile.engine.revision,
-        "engine.args": list(profile.engine.args),
+        "engine.args": [_portable(arg, profile) for arg in profile.engine.args],
         "container.image": profile.launch.container.image if profile.launch.container else None,
     }
     for record in records:
@@ -65,6 +65,11 @@ def identity(profile: Profile, records: Iterable[StartRecord]) -> dict[str, JSON
             if seen:
                 pinned.setdefault(name, seen)
     return {k: v for k, v in pinned.items() if v is not None}
+
+
+def _portable(text: str, profile: Profile) -> str:
+    """A path beside the profile, as it is in every checkout."""
+    return text.replace(f"{profile.path.parent}/", "${profile_dir}/")
 
 
 def _seen(record: StartRecord, name: str) -> JSON:

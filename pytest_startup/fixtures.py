@@ -112,5 +112,4 @@ def _run(request: pytest.FixtureRequest, profile: Profile | None = None) -> Gate
     try:
         return session.run(path)
     except pytest.UsageError as error:
-        said = "\n".join(f"{request.node.nodeid}: {text}" for text in error.args)
-        raise pytest.fail.Exception(said, pytrace=False) from None
+        raise pytest.fail.Exception("\n".join(map(str, error.args)), pytrace=False) from None

@@ -39,4 +39,4 @@ def _model(profile: Profile) -> list[str]:
     if profile.launch.process is None or not model.startswith(("./", "../")) or path.exists():
         return []
     near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    return [f"{profile.place('engine.model')}: {model} is not there{meant(path.name, near)}"]
+    return [f"{profile.place('engine.model')}: engine.model: {model} is not there{meant(path.name, near)}"]

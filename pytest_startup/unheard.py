@@ -39,7 +39,9 @@ def _ini(args: Sequence[str], here: Path, ini: Path | None) -> list[str]:
 
 
 def _has(path: Path, mark: str) -> bool:
+    """Is it an ini file with something for us?"""
     try:
-        return mark in path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
+    return mark in text and "startup_" in text

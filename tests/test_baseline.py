@@ -21,7 +21,7 @@ from helpers_records import (
     tree,
 )
 
-from pytest_startup.baseline import Baseline, BaselineError, Population, cache_changes, cache_hashes, mismatch
+from pytest_startup.baseline import Baseline, BaselineError, Population, cache_changes, cache_hashes, identity, mismatch
 from pytest_startup.baseline_file import from_json, path_of, proposal_path, read, schema, to_json, write_proposal
 from pytest_startup.baseline_propose import Proposal, propose, values_of
 from pytest_startup.checks.base import Finding, Outcome, Verdict
@@ -52,6 +52,17 @@ def written(folder: Path, text: str = FILE) -> Path:
     path = folder / "p.baseline.json"
     path.write_text(text)
     return path
+
+
+def test_a_checkout_elsewhere_is_the_same_engine() -> None:
+    def at(folder: str) -> Profile:
+        args = ("--lora-modules", f"a={folder}/a", "--chat-template", "/srv/t.jinja")
+        return profile(path=Path(folder, "p.yaml"), engine=Engine("vllm", f"{folder}/models/tiny", args=args))
+
+    here, there = (identity(at(folder), ()) for folder in ("/home/me/repo", "/builds/7/repo"))
+    assert here == there
+    assert here["engine.model"] == "${profile_dir}/models/tiny"
+    assert here["engine.args"] == ["--lora-modules", "a=${profile_dir}/a", "--chat-template", "/srv/t.jinja"]
 
 
 def test_read(tmp_path: Path) -> None:

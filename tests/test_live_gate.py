@@ -252,6 +252,23 @@ def test_a_record_that_can_not_be_written_stops_the_engine(site: Site, monkeypat
     assert re.search(r"record\.json can't be written: No space left on device; make room", str(refused.value))
 
 
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("./models/tinny", "profile.yaml:6: engine.model: ./models/tinny is not there; did you mean 'tiny'?"),
+        ("./models/tiny", None),
+        ("models/dense", None),  # a name of a hub
+        ("/models/tiny", None),  # may be inside of what a script starts
+    ],
+)
+def test_a_model_beside_the_profile_must_be_there(site: Site, model: str, told: str | None) -> None:
+    (site.folder / "models" / "tiny").mkdir(parents=True)
+    profile = site.write(text=quick().replace("model: models/dense", f"model: {model}"))
+    assert profile.engine.model.endswith(model.lstrip("."))
+    with site.gate() as gate:
+        assert list(gate.preflight()) == ([told] if told else [])
+
+
 def test_usual_times_come_from_the_reference(site: Site) -> None:
     site.write({}, {"hang": "Starting to load model"}, text=quick(ready="3s"))
     run = live(site)
