@@ -113,6 +113,8 @@ def resolve(
     profile_source = first("profile")
     if profile_source:
         profiles = dict.fromkeys(absolute(profile_source[0].base, text) for text in profile_source[1])
+        if not all(profile_source[1]):
+            problems.append(f"{origin(profile_source[0], 'profile')}: the value is empty; expected a profile (YAML)")
 
     baseline = first("baseline")
     mode = baseline[1][-1] if baseline else "check"

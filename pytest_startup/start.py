@@ -25,7 +25,7 @@ from pytest_startup.observe.ready import ReadyWatch
 from pytest_startup.observe.sampler import MemorySampler
 from pytest_startup.record import OWN_END, Evidence, Fact, Failure, Leftover, StartRecord
 from pytest_startup.stages import Stages
-from pytest_startup.waiting import SERVING_HELPS, SERVING_NO_HELP, Follow, Usual, Wait
+from pytest_startup.waiting import SERVING_NO_HELP, Follow, Usual, Wait, serving_helps
 
 if TYPE_CHECKING:
     from pytest_startup.engines.base import Dialect
@@ -237,10 +237,7 @@ class LiveStart:
                 summary=f"the engine answers, but not with a completion: {result.reason}",
                 node=only_node(running.logs),
                 after_seconds=self._now(),
-                helps=(
-                    *SERVING_HELPS,
-                    "whether something stands in front of the engine: a proxy, a gateway, a wrapper",
-                ),
+                helps=serving_helps(result.reason),
                 no_help=SERVING_NO_HELP,
                 last_lines=follow.last_lines(),
             )

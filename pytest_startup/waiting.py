@@ -36,7 +36,16 @@ SERVING_HELPS = (
     "the API server is up; what it answers is wrong or does not come: read the log's end, ask it by hand",
     "whether something stands in front of the engine: a proxy, a gateway, a wrapper",
 )
+NAME_HELP = (
+    "the name that is asked for: engine.served_name, or engine.model where that is not given; the key sets nothing, the"
+    " argument --served-model-name makes an engine serve under another name",
+)
 SERVING_NO_HELP = ("a longer deadline: health 200 proves nothing about the engine behind it",)
+
+
+def serving_helps(reason: str) -> tuple[str, ...]:
+    """What helps where an API server answers, but not with a completion; ``reason``: what it said."""
+    return (*NAME_HELP, *SERVING_HELPS) if "HTTP 404" in reason else SERVING_HELPS
 
 
 class Source(Protocol):
@@ -146,6 +155,7 @@ class Wait:
     def overrun(self, progress: Progress, now: float) -> Failure | None:
         """A phase, or the whole start, that took longer than its deadline."""
         in_phase = now - progress.since_seconds
+        reason = self.why_not_ready()
         own = self.deadlines.phases.get(progress.phase)
         limit = own or (None if progress.phase in _WHOLE else max(PHASE_LEAST, self.deadlines.ready / 2))
         where = f" on rank {progress.rank}" if progress.rank else ""
@@ -159,7 +169,6 @@ class Wait:
             text = f"not ready after {now:.1f} s, the deadline is {self.deadlines.ready:g} s"
             text += f"; {known}" if known else ""
             text += f"; in phase {progress.phase}{where} for {in_phase:.1f} s"
-            reason = self.why_not_ready()
             text += f"; {reason}" if reason else ""
         else:
             return None
@@ -172,7 +181,7 @@ class Wait:
             rank=progress.rank,
             node=(line.node if line else None) or single,
             after_seconds=round(now, 3),
-            helps=SERVING_HELPS if serving else _HELPS,
+            helps=serving_helps(reason) if serving else _HELPS,
             no_help=SERVING_NO_HELP if serving else _NO_HELP,
             last_lines=self.follow.last_lines(),
         )

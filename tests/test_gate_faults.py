@@ -126,7 +126,12 @@ FAULTS = {
         ({"completion": "html"},), NOT_READY, "body is not JSON .*temporarily served by proxy", "deadline", ready="2s"
     ),
     "another model is served": Fault(
-        ({"model": "another"},), NOT_READY, "HTTP 404 .*model `models/dense` does not exist", "deadline", ready="2s"
+        ({"model": "another"},),
+        NOT_READY,
+        "HTTP 404 .*model `models/dense` does not exist",
+        "deadline",
+        helps="the argument --served-model-name makes an engine serve under another name",
+        ready="2s",
     ),
     "answers under another name": Fault(
         ({"completion": "model"},), {"reference::ready": "failed", "restart-1::ready": "failed"}

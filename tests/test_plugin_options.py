@@ -50,6 +50,7 @@ def test_cli_over_environment_over_ini(tmp_path: Path) -> None:
             "--startup-report: 'json' is not KIND=PATH with KIND one of json, html, csv; write json=PATH",
         ),
         ("cli", {"replay": ["nowhere"]}, "--startup-replay: no such folder: "),
+        ("cli", {"profile": [""]}, "--startup-profile: the value is empty; expected a profile (YAML)"),
     ],
 )
 def test_mistakes_name_their_origin(tmp_path: Path, label: str, values: dict[str, list[str]], message: str) -> None:

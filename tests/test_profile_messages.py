@@ -201,6 +201,14 @@ def test_message_of_an_addition(added: str, messages: list[str]) -> None:
 REPLACED = [
     (
         "engine: {kind: vllm, model: org/model}",
+        'engine: {kind: vllm, model: m, args: ["--max-model-len 4096", --seed, "-1 x", "-cc {}", "--a=b c"]}',
+        [
+            "p.yaml:3: engine.args.0: an option and its value in one element; expected two: --max-model-len, '4096'",
+            "p.yaml:3: engine.args.3: an option and its value in one element; expected two: -cc, '{}'",
+        ],
+    ),
+    (
+        "engine: {kind: vllm, model: org/model}",
         "engine: {kind: vlm, modl: org/model}",
         [
             "p.yaml:3: engine: model is missing; expected text",

@@ -30,6 +30,7 @@ def check_rules(data: Mapping[str, Any], known: Known) -> list[tuple[KeyPath, st
         _sessions,
         _patterns,
         _literal_secrets,
+        _arguments,
         _nodes,
     )
     knowing: tuple[Callable[[Mapping[str, Any], Known], Wrong], ...] = (
@@ -207,6 +208,16 @@ def _waivers(data: Mapping[str, Any], known: Known) -> Wrong:
                     f"the waiver of {check} ended on {until}, today is {known.today}; "
                     "expected a later date, or no waiver",
                 )
+
+
+def _arguments(data: Mapping[str, Any]) -> Wrong:
+    """Nothing goes through a shell: an option and its value in one element are an option that no engine knows."""
+    for index, text in enumerate(value_at(data, "engine", "args", kind=list)):
+        if isinstance(text, str) and (found := re.match(r"(--?[A-Za-z][\w.-]*)\s+(\S.*)", text)):
+            yield (
+                ("engine", "args", index),
+                f"an option and its value in one element; expected two: {found[1]}, {found[2]!r}",
+            )
 
 
 def _literal_secrets(data: Mapping[str, Any]) -> Wrong:
