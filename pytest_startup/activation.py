@@ -138,6 +138,11 @@ def options_of(config: pytest.Config) -> Options:
         options = resolve(sources, config.rootpath, option.startup_preflight, option.startup_keep, kinds)
     except OptionError as error:
         raise pytest.UsageError(*error.problems) from None
+    if options.baseline == "propose":
+        from pytest_startup.baseline_propose import why_not_here
+
+        if reason := why_not_here(os.environ):
+            raise pytest.UsageError(f"--startup-baseline propose: {reason}")
     return dataclasses.replace(options, extensions=extensions)
 
 

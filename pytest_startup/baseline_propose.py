@@ -80,6 +80,13 @@ def propose(
     return Proposal(new, tuple(_changes(old, new)))
 
 
+def why_not_here(environ: Mapping[str, str]) -> str | None:
+    """Why nothing is proposed wherever this runs, whatever comes of the run; None: it may be."""
+    if environ.get("CI", "").lower() in ("", "0", "false"):
+        return None
+    return "this is CI (CI is set in the environment): propose from a run that somebody watches, and commit the file"
+
+
 def _refusals(
     profile: Profile,
     records: Sequence[StartRecord],
@@ -87,8 +94,8 @@ def _refusals(
     environ: Mapping[str, str],
     today: datetime.date | None,
 ) -> Iterable[str]:
-    if environ.get("CI", "").lower() not in ("", "0", "false"):
-        yield "this is CI (CI is set in the environment): propose from a run that somebody watches, and commit the file"
+    if reason := why_not_here(environ):
+        yield reason
     judged = [(start, judge(profile, verdict, today)) for start, verdict in verdicts]
     if not judged or not records:
         yield "nothing was judged in this run"

@@ -95,6 +95,8 @@ class DockerRun:
 
 def why_lost(option: str) -> str:
     """Of an entry of ``DockerRun.lost``."""
+    if not option.startswith("-"):
+        return "a variable of the docker command itself, which no container gets: launch.gpus says which GPUs are used"
     name = option.partition(" ")[0].lstrip("-")
     found = (why for key, why in _WHY_LOST.items() if name == key or (key.endswith("-") and name.startswith(key)))
     return next(found, "a profile has no such option")
@@ -138,11 +140,16 @@ def _after_run(words: list[str], run: DockerRun) -> list[str]:
     while words and (
         words[0] in ("sudo", "exec", "nohup", "time", "env") or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*=.*", words[0])
     ):
-        words.pop(0)
+        word = words.pop(0)
+        if "=" in word and not word.startswith("DOCKER_"):
+            run.lost.append(word)
         while words and words[0] in ("-E", "-n", "-H", "-i", "--preserve-env"):
             words.pop(0)
     if not words or words[0].rpartition("/")[2] not in ("docker", "podman", "nerdctl"):
-        raise NotDockerRun(f"expected docker run …; found {words[0] if words else 'nothing'}")
+        raise NotDockerRun(
+            f"expected docker run …; found {words[0] if words else 'nothing'} (of an engine that is started without a"
+            " container: init alone, its command goes into launch.process, the rest into engine.args)"
+        )
     words.pop(0)
     while words and words[0].startswith("-"):
         name, equals, value = words.pop(0).partition("=")

@@ -260,7 +260,8 @@ class GatePlugin:
         if os.environ.get("GITHUB_ACTIONS") == "true" and not self.worker:
             import pytest_startup.report.annotations as github
 
-            for line in github.commands(list(self.session.results().values())):
+            below = github.below_workspace(os.environ, self.config.rootpath)
+            for line in github.commands(list(self.session.results().values()), below):
                 terminalreporter._tw.line(line)
 
 

@@ -273,10 +273,14 @@ def test_what_is_told(command: str, note: str) -> None:
     assert f"#   - {note}" in render(draft), "it stands in the file as well"
 
 
+NO_CONTAINER = (
+    " (of an engine that is started without a container: init alone, its command goes into launch.process, the rest into"
+    " engine.args)"
+)
 REFUSED = [
     ("docker ps", "expected docker run …; found docker ps"),
-    ("echo hello", "expected docker run …; found echo"),
-    ("", "expected docker run …; found nothing"),
+    ("echo hello", f"expected docker run …; found echo{NO_CONTAINER}"),
+    ("", f"expected docker run …; found nothing{NO_CONTAINER}"),
     ("docker run --gpu all img", "--gpu is no option of docker run; did you mean --gpus?"),
     ("docker run -Z img", "-Z (in -Z) is no option of docker run"),
     ("docker run -d", "no image; expected docker run [OPTIONS] IMAGE [ARGUMENTS]"),
@@ -291,6 +295,12 @@ REFUSED = [
 def test_what_is_no_docker_run(command: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert init.main(["--from-docker-run", command]) == 2
     assert capsys.readouterr() == ("", f"pytest-startup init: {message}\n")
+
+
+def test_a_variable_of_the_docker_command_is_told() -> None:
+    notes = drafted(f"CUDA_VISIBLE_DEVICES=0 docker run --rm {ID} m").notes
+    told = "CUDA_VISIBLE_DEVICES=0 is not carried over: a variable of the docker command itself"
+    assert [note for note in notes if note.startswith(told)]
 
 
 def test_context_and_sudo() -> None:

@@ -188,6 +188,17 @@ def test_a_variable_that_names_no_profile_is_an_error(pytester: pytest.Pytester)
     assert "PYTEST_STARTUP_PROFILE is set and names no profile" in result.stderr.str() + result.stdout.str()
 
 
+@pytest.mark.parametrize(("ci", "refused"), [("true", True), ("0", False)])
+def test_nothing_is_started_in_ci_for_a_baseline_that_it_must_not_propose(
+    pytester: pytest.Pytester, ci: str, refused: bool
+) -> None:
+    use(pytester)
+    result = run(pytester, "--startup-baseline", "propose", env={"CI": ci})
+    assert (result.ret == pytest.ExitCode.USAGE_ERROR) == refused
+    said = result.stderr.str() + result.stdout.str()
+    assert ("--startup-baseline propose: this is CI (CI is set in the environment)" in said) == refused
+
+
 def test_a_misspelt_variable_is_an_error(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_of_their_own(): pass")
     result = run(pytester, profile=None, env={"PYTEST_STARTUP_PROFIL": "x.yaml"})

@@ -185,7 +185,7 @@ ADDED = [
         "expect: {completion: {prompt: 'hello ${USER}'}}",
         [
             "p.yaml:6: expect.completion.prompt: ${USER} is not allowed here, where the profile would mean something else "
-            "on each machine; allowed in values of engine.env, engine.args, nodes.NAME.env, nodes.NAME.args and restarts.N.change; ${profile_dir} is allowed "
+            "on each machine; allowed in values of engine.env, engine.args, nodes.NAME.env, nodes.NAME.args, nodes.NAME.steps.N.exec and restarts.N.change; ${profile_dir} is allowed "
             "everywhere; for the text itself write $${"
         ],
     ),

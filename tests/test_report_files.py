@@ -8,6 +8,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from helpers_gate import PROFILE, run, use
@@ -160,6 +161,19 @@ def test_csv_leaves_what_was_not_seen_empty() -> None:
     cells = dict(zip(head, row, strict=True))
     assert cells["weights (s)"] == cells["ready (s)"] == cells["KV tokens"] == cells["tok/s c8"] == ""
     assert cells["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("workspace", "root", "below"),
+    [
+        ("/builds/repo", "/builds/repo/serving/gates", "serving/gates/"),
+        ("/builds/repo", "/builds/repo", ""),
+        ("/other", "/builds/repo/serving", ""),
+        ("", "/builds/repo/serving", ""),
+    ],
+)
+def test_annotations_are_placed_in_the_checkout(workspace: str, root: str, below: str) -> None:
+    assert github.below_workspace({"GITHUB_WORKSPACE": workspace}, Path(root)) == below
 
 
 @given(st.text(), st.text())

@@ -30,8 +30,8 @@ ALLOWED = (
 _PLACEHOLDER = re.compile(r"\$?\$\{([^{}]*)\}")
 _MISPLACED = (
     "${NAME} is not allowed here, where the profile would mean something else on each machine; allowed in values of "
-    "engine.env, engine.args, nodes.NAME.env, nodes.NAME.args and restarts.N.change; ${profile_dir} is allowed "
-    "everywhere; for the text itself write $${"
+    "engine.env, engine.args, nodes.NAME.env, nodes.NAME.args, nodes.NAME.steps.N.exec and restarts.N.change; "
+    "${profile_dir} is allowed everywhere; for the text itself write $${"
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from pytest_startup.report import terminal
 from pytest_startup.report.results import ProfileResult
 
 
-def commands(results: Sequence[ProfileResult]) -> list[str]:
-    """One ``::error`` per red item (the first of a failed start only), one ``::warning`` per waiver."""
+def below_workspace(environ: Mapping[str, str], root: Path) -> str:
+    """Where ``root`` lies in the checkout of a runner, with a slash behind it; GitHub's paths begin there."""
+    workspace = environ.get("GITHUB_WORKSPACE", "")
+    if not workspace or not root.is_relative_to(workspace) or root == Path(workspace):
+        return ""
+    return f"{root.relative_to(workspace).as_posix()}/"
+
+
+def commands(results: Sequence[ProfileResult], below: str = "") -> list[str]:
+    """One ``::error`` per red item (the first of a failed start only), one ``::warning`` per waiver. ``below``: what
+    stands before a profile's path, relative to the checkout."""
     out = []
     for result in results:
         told = False
         for item in result.ordered():
             title = f"{result.name} {item.start}: {item.check}"
             if item.waived is not None:
-                out.append(command("warning", result.key, item.line, title, f"waived ({item.outcome}): {item.waived}"))
+                out.append(
+                    command("warning", below + result.key, item.line, title, f"waived ({item.outcome}): {item.waived}")
+                )
             elif not item.green and not (item.outcome == "error" and told):
                 told = told or item.outcome == "error"
-                out.append(command("error", result.key, item.line, title, item.text or item.summary))
+                out.append(command("error", below + result.key, item.line, title, item.text or item.summary))
     return out
 
 
