@@ -87,8 +87,8 @@ class ProcessRunning:
 
     def facts(self) -> Sequence[Fact]:
         """``process.argv`` (as the kernel shows it while the engine runs, else as it was launched), ``.pid``,
-        ``.start_time``, ``host.memory_peak``, processes that ended; takes ≤ 1 s."""
-        figures = self._link.event("ended") or self._link.ask("facts", 1.0) or self._link.event("facts") or {}
+        ``.start_time``, ``host.memory_peak``, processes that ended; takes ≤ 4 s, where a rank is on its way out."""
+        figures = self._link.event("ended") or self._link.ask("facts", 4.0) or self._link.event("facts") or {}
         seen = engine_arguments(self._main, self._plan.port)
         argv, where = (self._argv, "argv") if seen is None else (self._redact_argv(seen[1]), f"/proc/{seen[0]}/cmdline")
         out = [
