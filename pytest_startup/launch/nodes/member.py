@@ -163,7 +163,7 @@ class Member:
         if link is None or self.started_at is None:
             return []
         with link.asking:
-            figures = link.event("ended") or (link.lost is None and link.ask("facts", 4.0)) or link.event("facts") or {}
+            figures = link.event("ended") or (link.lost is None and link.ask("facts", 1.0)) or link.event("facts") or {}
         seen = Figures(figures, self.started_at - self._launched_at)
         name = self.node.name
         out = node_facts(name, self.node.address, self._argv, link, seen, self._redactor)
