@@ -248,6 +248,9 @@ class NodeKeeper(Keeper):
             found = who_listens(int(command["port"]), {p.pid for p in self._processes().living()})
             self._out.say("listens", who=found.who, text=found.text)
         else:
+            inside = self._inside.watch if self._inside is not None else None
+            if do == "facts" and inside is not None and self._ending is None:
+                inside.look_well()  # what runs in the container has processes of its own
             if do == "keep":  # nobody will ask any more
                 self._memory.stop()
                 if self._peers is not None:
