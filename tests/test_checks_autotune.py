@@ -230,6 +230,12 @@ REFERENCE_CASES = {
         PASSED,
         (),
     ),
+    "a rank that is silent beside a bar without a name": (
+        ALL,
+        Lines().tunes("TP0_EP0").say("autotune.tuned", {"kind": GEMM1, "done": 21, "total": 21}, None).all(),
+        FAILED,
+        ("no autotune line of rank TP1_EP1",),
+    ),
     "records refused and nothing tuned": (
         None,
         Lines().context("TP0").say("autotune.refused", "x", "TP0").all(),
